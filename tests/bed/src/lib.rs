@@ -1,1 +1,66 @@
-//! fabrique-bed
+//! The test bed: every real peer of fabrique on one machine, without a container engine.
+//!
+//! Tests, benchmarks and the demo all talk to the same servers that production talks to: Gitea, NATS
+//! JetStream, an OCI registry and rootless BuildKit. This crate builds each of them once from pinned modules
+//! into a cache, starts them on free loopback ports in temporary folders, waits until they answer, keeps their
+//! logs, and stops them by handle. It knows nothing of fabrique itself: what a stream, an `app.yaml` or a
+//! composition is must stay out of here, or the bed would share its mistakes with the code under test.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use fabrique_bed::{Bed, GitRepo};
+//!
+//! let bed = Bed::builder().nats().gitea().start().await?;
+//! bed.gitea().create_org("atlas").await?;
+//! bed.gitea().create_repo("atlas", "citation", true).await?;
+//! let repo = GitRepo::clone(&bed.gitea().clone_url_with_token("atlas", "citation")).await?;
+//! repo.write("Dockerfile", "FROM scratch\n").await?;
+//! let revision = repo.commit("Add a Dockerfile").await?;
+//! repo.push().await?;
+//! bed.nats().peer().kill9().await?;
+//! bed.nats().peer().start_again().await?; // same port, same folders
+//! # drop(revision); Ok(()) }
+//! ```
+//!
+//! # What to know
+//!
+//! * **One bed per test binary** is the cheap way: [`Bed::shared`] starts all peers once and lends them to every
+//!   test. Tests that stop, kill or pause a peer make a bed of their own with [`Bed::builder`]; a bed is ready
+//!   in about two seconds.
+//! * **Nothing outlives its owner.** Every peer is spawned with a parent-death signal from one thread that
+//!   lives as long as the process, so that even `kill -9` of a test binary leaves no server behind. Folders of
+//!   dead owners are swept when the next bed starts.
+//! * **Logs**: when a test panics, the last lines of every peer's log go to its captured output, with the path
+//!   of the whole log, which stays on disk until the next bed starts. Errors of this crate carry the log's tail
+//!   too. A test that returns `Err` instead of panicking shows only that.
+//! * **Ports** come from below the kernel's ephemeral range and are held for the life of the process, so that a
+//!   peer that was killed finds its port still free.
+//! * **Root** is needed for BuildKit (the daemon runs as the user `fabrique-bed`, made on first use with a range
+//!   in `/etc/subuid`) and to install missing Debian packages. The other peers run as the caller.
+//! * The images are named `127.0.0.1:PORT/…`, see [`Registry::host`]; a busybox base image is there as
+//!   [`Registry::busybox`].
+
+mod bed;
+mod buildkit;
+mod folder;
+mod git;
+mod gitea;
+mod http;
+pub mod install;
+mod nats;
+mod peer;
+mod ports;
+mod registry;
+mod spawn;
+mod template;
+mod wait;
+
+pub use bed::{Bed, BedBuilder};
+pub use buildkit::{Buildkit, BuildkitOptions, TlsFiles};
+pub use git::GitRepo;
+pub use gitea::{Gitea, GiteaOptions, Queues};
+pub use nats::{Nats, NatsOptions, ROLES};
+pub use peer::Peer;
+pub use ports::free_port;
+pub use registry::Registry;
+pub use wait::wait_until;

@@ -1,0 +1,59 @@
+//! `bed`: builds the test bed's peers and shows where they are.
+
+use std::io::Write;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use fabrique_bed::Bed;
+use fabrique_bed::install::{Cache, Product, ensure};
+
+#[derive(Parser)]
+#[command(about = "The real peers that fabrique is tested against")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Build every peer that the cache lacks, and install what that needs
+    Build,
+    /// Show where each peer is kept
+    Paths,
+    /// Start all peers and keep them until this process ends, for the bed's own tests
+    #[command(hide = true)]
+    Hold,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut out = std::io::stdout();
+    match Arguments::parse().command {
+        Action::Build => {
+            let cache = Cache::open()?;
+            for product in Product::ALL {
+                let state = if cache.has(product) { "cached" } else { "built" };
+                ensure(&cache, &[product])?;
+                writeln!(out, "{product}: {state}")?;
+            }
+        }
+        Action::Paths => {
+            let cache = Cache::open()?;
+            for product in Product::ALL {
+                let state = if cache.has(product) { "" } else { " (not built)" };
+                writeln!(out, "{product}: {}{state}", cache.folder(product).display())?;
+            }
+        }
+        Action::Hold => {
+            let bed = Bed::builder().all().start().await?;
+            let peers =
+                [bed.nats().peer(), bed.gitea().peer(), bed.registry().peer(), bed.buildkit(0).peer()];
+            for peer in peers {
+                writeln!(out, "{} {}", peer.name(), peer.pid().unwrap_or_default())?;
+            }
+            out.flush()?;
+            std::future::pending::<()>().await;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! The handle on one server of the bed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use rustix::process::Signal;
+use tokio::process::Command;
+
+use crate::spawn::{Launch, Process, Running, descendants};
+use crate::wait::wait_until;
+
+const READY: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(10);
+const GONE: Duration = Duration::from_secs(10);
+const PROBE: Duration = Duration::from_secs(5);
+/// Lines of the log that go into an error or a failed test's output.
+const TAIL: usize = 25;
+
+/// How a peer says that it can be used.
+#[derive(Debug, Clone)]
+pub(crate) enum Ready {
+    /// A GET answers 200.
+    Http(String),
+    /// A command ends with 0.
+    Command(PathBuf, Vec<String>),
+}
+
+/// A server process that can be stopped, killed, paused and started again on the same port and folders.
+///
+/// All methods take `&self`, so that a test can break a peer while other tasks use it. Dropping the bed kills it.
+#[derive(Debug)]
+pub struct Peer {
+    name: String,
+    launch: Launch,
+    ready: Ready,
+    log: PathBuf,
+    /// The newest life, ended or not.
+    running: Mutex<Option<Arc<Running>>>,
+}
+
+impl Peer {
+    pub(crate) async fn start(name: &str, launch: Launch, ready: Ready, log: PathBuf) -> Result<Self> {
+        let peer = Self { name: name.to_owned(), launch, ready, log, running: Mutex::new(None) };
+        peer.start_again().await?;
+        Ok(peer)
+    }
+
+    /// The name that its log and errors carry, like `gitea` or `buildkit-0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id, while it runs. For BuildKit it is the one of rootlesskit, the daemon's parent.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.running().filter(|running| running.ended().is_none()).map(|running| running.pid)
+    }
+
+    /// Whether the process lives, paused or not.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.pid().is_some()
+    }
+
+    /// The file that takes its output, over all its lives.
+    #[must_use]
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// The last `lines` lines of its output.
+    #[must_use]
+    pub fn log_tail(&self, lines: usize) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Starts the process again with the same arguments, port and folders, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it runs already, ends by itself, or is not ready within a minute.
+    pub async fn start_again(&self) -> Result<()> {
+        {
+            let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            let lives = slot.as_ref().is_some_and(|running| running.ended().is_none());
+            ensure!(!lives, "{} runs already", self.name);
+            *slot = Some(Arc::new(Running::start(&self.launch, &self.log)?));
+        }
+        self.ready().await
+    }
+
+    /// Waits until the peer answers, as [`Peer::start_again`] does by itself.
+    ///
+    /// # Errors
+    /// When the process ends, or is not ready within a minute.
+    pub async fn ready(&self) -> Result<()> {
+        let what = format!("{} to be ready", self.name);
+        let outcome = wait_until(&what, READY, || async {
+            match self.ended() {
+                Some(how) => Some(Err(anyhow!("{} ended while starting: {how}", self.name))),
+                None => self.probe().await.then_some(Ok(())),
+            }
+        });
+        outcome.await.and_then(|answer| answer).map_err(|error| self.with_log(&error))
+    }
+
+    /// Asks it to end (SIGTERM), kills it when it has not within 10 s, and waits until all of it is gone.
+    ///
+    /// # Errors
+    /// When a process survives its SIGKILL for 10 s.
+    pub async fn stop(&self) -> Result<()> {
+        self.end(Signal::TERM).await
+    }
+
+    /// Kills it (SIGKILL), with all that it started, and waits until all of it is gone.
+    ///
+    /// # Errors
+    /// When a process survives for 10 s.
+    pub async fn kill9(&self) -> Result<()> {
+        self.end(Signal::KILL).await
+    }
+
+    /// Freezes it (SIGSTOP): connections stay open and nothing answers.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pause(&self) -> Result<()> {
+        self.signal_tree(Signal::STOP)
+    }
+
+    /// Lets a paused peer go on (SIGCONT).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn resume(&self) -> Result<()> {
+        self.signal_tree(Signal::CONT)
+    }
+
+    /// The tail of the log under a heading, for people.
+    pub(crate) fn report(&self) -> String {
+        let state = self.ended().unwrap_or_else(|| "running".to_owned());
+        let (name, log) = (&self.name, self.log.display());
+        format!("---- {name} ({state}), last lines of {log}\n{}\n", self.log_tail(TAIL))
+    }
+
+    fn running(&self) -> Option<Arc<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn ended(&self) -> Option<String> {
+        match self.running() {
+            None => Some("never started".to_owned()),
+            Some(running) => running.ended().map(|status| status.to_string()),
+        }
+    }
+
+    fn signal_tree(&self, signal: Signal) -> Result<()> {
+        ensure!(self.is_running(), "{} does not run", self.name);
+        self.running().map_or(Ok(()), |running| running.signal_tree(signal))
+    }
+
+    async fn end(&self, signal: Signal) -> Result<()> {
+        let Some(running) = self.running() else { return Ok(()) };
+        let tree = descendants(running.pid);
+        if running.ended().is_none() {
+            if signal == Signal::KILL {
+                running.signal_tree(Signal::KILL)?;
+            } else {
+                // A paused peer must hear it too.
+                running.signal_tree(Signal::CONT)?;
+                running.signal(signal)?;
+                if tokio::time::timeout(GRACE, running.wait()).await.is_err() {
+                    running.signal_tree(Signal::KILL)?;
+                }
+            }
+        }
+        let gone = wait_until("its processes to end", GONE, || {
+            let gone = running.ended().is_some() && !tree.iter().copied().any(Process::lives);
+            async move { gone.then_some(()) }
+        });
+        gone.await.map_err(|error| self.with_log(&error))
+    }
+
+    async fn probe(&self) -> bool {
+        match &self.ready {
+            Ready::Http(url) => {
+                let Ok(client) = crate::http::client() else { return false };
+                let answer = client.get(url).timeout(PROBE).send().await;
+                answer.is_ok_and(|answer| answer.status().is_success())
+            }
+            Ready::Command(program, args) => {
+                let mut command = Command::new(program);
+                command.args(args).kill_on_drop(true);
+                let output = tokio::time::timeout(PROBE, command.output()).await;
+                output.is_ok_and(|output| output.is_ok_and(|output| output.status.success()))
+            }
+        }
+    }
+
+    fn with_log(&self, error: &anyhow::Error) -> anyhow::Error {
+        anyhow!("{error:#}\n{}", self.report())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let Some(running) = self.running() else { return };
+        let tree = descendants(running.pid);
+        if running.ended().is_none() && running.signal_tree(Signal::KILL).is_err() {
+            return;
+        }
+        let start = Instant::now();
+        while (running.ended().is_none() || tree.iter().any(|process| process.lives()))
+            && start.elapsed() < GONE
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

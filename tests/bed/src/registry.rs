@@ -1,0 +1,138 @@
+//! The OCI registry, and the base image in it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::http;
+use crate::install::{BUSYBOX_BLOBS, Cache, Product};
+use crate::peer::{Peer, Ready};
+use crate::ports::free_port;
+use crate::spawn::Launch;
+use crate::template::fill;
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const BASE: &str = "base/busybox";
+const BASE_TAG: &str = "1";
+
+/// The registry of a bed: plain http, no users, deletion allowed, data on disk.
+#[derive(Debug)]
+pub struct Registry {
+    peer: Peer,
+    port: u16,
+}
+
+impl Registry {
+    pub(crate) async fn start(cache: &Cache, folder: &Path, port: u16) -> Result<Self> {
+        let store = folder.join("store");
+        fs::create_dir_all(&store)?;
+        let config = folder.join("registry.yaml");
+        let values = [("PORT", port.to_string()), ("STORE", store.to_string_lossy().into_owned())];
+        let values = values.each_ref().map(|(name, value)| (*name, value.as_str()));
+        fs::write(&config, fill(include_str!("../config/registry.yaml"), &values)?)
+            .context("writing the configuration of the registry")?;
+        let launch = Launch {
+            program: cache.folder(Product::Registry).join("registry"),
+            args: vec!["serve".to_owned(), config.to_string_lossy().into_owned()],
+            env: vec![("OTEL_TRACES_EXPORTER".to_owned(), "none".to_owned())],
+            folder: folder.to_owned(),
+            user: None,
+        };
+        let ready = Ready::Http(format!("http://127.0.0.1:{port}/v2/"));
+        let peer = Peer::start("registry", launch, ready, folder.join("registry.log")).await?;
+        let registry = Self { peer, port };
+        registry.push_busybox(&cache.folder(Product::Busybox)).await.context("pushing the base image")?;
+        Ok(registry)
+    }
+
+    pub(crate) fn port() -> Result<u16> {
+        free_port()
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// `127.0.0.1:PORT`, what image names start with.
+    #[must_use]
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn base_url(&self) -> String {
+        format!("http://{}", self.host())
+    }
+
+    /// `127.0.0.1:PORT/base/busybox:1`, a static busybox with all its applets, for `FROM`. It cannot resolve
+    /// names: static busybox crashes when it tries.
+    #[must_use]
+    pub fn busybox(&self) -> String {
+        format!("{}/{BASE}:{BASE_TAG}", self.host())
+    }
+
+    /// The digest of a manifest by tag or digest, or `None` when the registry has none.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or answers anything but 200 and 404.
+    pub async fn digest(&self, repository: &str, reference: &str) -> Result<Option<String>> {
+        let url = format!("{}/v2/{repository}/manifests/{reference}", self.base_url());
+        let accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json";
+        let answer = http::client()?.head(url).header("Accept", accept).send().await?;
+        if answer.status() == reqwest::StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        ensure!(answer.status().is_success(), "the registry answered {}", answer.status());
+        let digest = answer.headers().get("Docker-Content-Digest").context("no digest in the answer")?;
+        Ok(Some(digest.to_str()?.to_owned()))
+    }
+
+    /// All tags of a repository, sorted; empty when there is no such repository.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or answers anything but 200 and 404.
+    pub async fn tags(&self, repository: &str) -> Result<Vec<String>> {
+        let url = format!("{}/v2/{repository}/tags/list", self.base_url());
+        let answer = http::client()?.get(url).send().await?;
+        if answer.status() == reqwest::StatusCode::NOT_FOUND {
+            return Ok(Vec::new());
+        }
+        let body: serde_json::Value = answer.error_for_status()?.json().await?;
+        let tags = body["tags"].as_array().into_iter().flatten();
+        let mut tags: Vec<String> = tags.filter_map(|tag| tag.as_str().map(str::to_owned)).collect();
+        tags.sort_unstable();
+        Ok(tags)
+    }
+
+    async fn push_busybox(&self, blobs: &Path) -> Result<()> {
+        for name in BUSYBOX_BLOBS {
+            self.push_blob(fs::read(blobs.join(name))?).await?;
+        }
+        let url = format!("{}/v2/{BASE}/manifests/{BASE_TAG}", self.base_url());
+        let manifest = fs::read(blobs.join("manifest.json"))?;
+        let answer = http::client()?.put(url).header("Content-Type", MANIFEST).body(manifest).send().await?;
+        ensure!(answer.status().is_success(), "manifest: {} {}", answer.status(), answer.text().await?);
+        Ok(())
+    }
+
+    async fn push_blob(&self, blob: Vec<u8>) -> Result<()> {
+        let digest = crate::install::digest(&blob);
+        let url = format!("{}/v2/{BASE}/blobs/uploads/", self.base_url());
+        let answer = http::client()?.post(url).send().await?.error_for_status()?;
+        let location = answer.headers().get("Location").context("no upload location")?.to_str()?;
+        let url = if location.starts_with('/') { self.base_url() + location } else { location.to_owned() };
+        let answer = http::client()?
+            .put(url)
+            .query(&[("digest", &digest)])
+            .header("Content-Type", "application/octet-stream")
+            .body(blob)
+            .send()
+            .await?;
+        ensure!(answer.status().is_success(), "blob {digest}: {} {}", answer.status(), answer.text().await?);
+        Ok(())
+    }
+}
