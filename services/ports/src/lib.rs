@@ -1,1 +1,21 @@
-//! fabrique-ports
+//! The doors between the services and the world: one async trait for each peer, in the words of the
+//! domain.
+//!
+//! Services (receiver, worker, reconciler, operator) are written against these traits; adapters (gitea,
+//! git, registry, bus, buildkit) implement them and never know each other; the binary wires them.
+//! Expected outcomes are values ([`PushOutcome::Moved`], [`BranchHead::NoBranch`]); a [`PortError`] is a
+//! surprise that says whether trying again can help.
+//!
+//! This crate must not know any wire format, client library or configuration.
+
+pub mod builder;
+pub mod bus;
+pub mod delivery;
+pub mod deployments;
+mod error;
+pub mod forge;
+pub mod records;
+pub mod registry;
+pub mod source;
+
+pub use error::{Fault, Peer, PortError, PortResult};

@@ -1,0 +1,158 @@
+//! What fabrique remembers about one app between two decisions.
+//!
+//! One record per app, changed only by compare-and-swap. Nothing in it is the truth about what should be
+//! built or what is deployed: losing it costs a rebuild or forgets a cancelled attempt, never a wrong
+//! deployment.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
+use crate::time::Timestamp;
+
+/// The record of one app.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Memory {
+    /// How often a person asked for the image to be built anew; part of the build key.
+    #[serde(default)]
+    pub rebuild: u32,
+    /// Whether the newest rebuild was asked for without cache.
+    #[serde(default)]
+    pub no_cache: bool,
+    /// The target for which a person lifted `rewound` and `taken back`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released: Option<Revision>,
+    /// The build under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<Running>,
+    /// How many builds in a row ended because a newer target came.
+    #[serde(default)]
+    pub supersedes: u32,
+    /// How the last attempt failed, until a build succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The last build that ended with a recorded digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub built: Option<Built>,
+    /// What automation committed, per environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environments: BTreeMap<EnvironmentName, EnvironmentMemory>,
+    /// The revision whose commit status is still `pending`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending_status: Option<Revision>,
+    /// The last final commit status: set again only when it differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Reported>,
+}
+
+/// A build under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// The attempt.
+    pub build: BuildId,
+    /// What it builds.
+    pub key: BuildKey,
+    /// From which revision.
+    pub revision: Revision,
+    /// The token of the lease under which it runs; another token means that its worker is gone.
+    pub token: u64,
+    /// When it started.
+    pub started: Timestamp,
+    /// Whether the digest is recorded: from here on it is written back, not superseded.
+    pub pushed: bool,
+}
+
+/// A finished build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Built {
+    /// The attempt that made it.
+    pub build: BuildId,
+    /// What it built.
+    pub key: BuildKey,
+    /// From which revision.
+    pub revision: Revision,
+    /// The image.
+    pub digest: Digest,
+}
+
+/// The last commit status that was final.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {
+    /// On which revision.
+    pub revision: Revision,
+    /// With which text.
+    pub description: String,
+}
+
+/// What automation committed in one environment.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct EnvironmentMemory {
+    /// The image channel.
+    #[serde(default)]
+    pub image: ChannelMemory,
+    /// The infra channel.
+    #[serde(default)]
+    pub infra: ChannelMemory,
+}
+
+impl EnvironmentMemory {
+    /// The memory of one channel.
+    #[must_use]
+    pub fn channel(&self, channel: Channel) -> &ChannelMemory {
+        match channel {
+            Channel::Image => &self.image,
+            Channel::Infra => &self.infra,
+        }
+    }
+
+    /// The memory of one channel, to change it.
+    pub fn channel_mut(&mut self, channel: Channel) -> &mut ChannelMemory {
+        match channel {
+            Channel::Image => &mut self.image,
+            Channel::Infra => &mut self.infra,
+        }
+    }
+}
+
+/// What automation committed on one channel.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ChannelMemory {
+    /// The last commit known to have reached the branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub committed: Option<Committed>,
+    /// A commit about to be pushed. It is read back after a crash: in the branch's history it was
+    /// committed, elsewhere on the forge it was committed and taken back, nowhere it never happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent: Option<Committed>,
+}
+
+/// One automatic commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// The commit on `cluster/apps`; absent when the composition already showed the value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<Revision>,
+    /// The source revision that it deployed.
+    pub revision: Revision,
+    /// The image, on the image channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// The key the image was built under, on the image channel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<BuildKey>,
+}
+
+impl Memory {
+    /// The memory of one channel of one environment, empty when nothing is known.
+    #[must_use]
+    pub fn channel(&self, environment: &EnvironmentName, channel: Channel) -> ChannelMemory {
+        self.environments.get(environment).map(|e| e.channel(channel).clone()).unwrap_or_default()
+    }
+
+    /// The same, to change it.
+    pub fn channel_mut(&mut self, environment: &EnvironmentName, channel: Channel) -> &mut ChannelMemory {
+        self.environments.entry(environment.clone()).or_default().channel_mut(channel)
+    }
+}

@@ -1,0 +1,212 @@
+//! What a channel of an environment needs, and why: the rules that protect what is deployed.
+//!
+//! The same rules judge the target before a build is started and the finished build before it is
+//! committed, so that the guard at the commit can never be weaker than the decision.
+
+use std::fmt;
+
+use crate::id::Revision;
+use crate::relation::{Relation, Watched};
+use crate::time::Timestamp;
+use crate::view::{EnvironmentView, HoldView, Step, TakenBack};
+
+/// What one channel needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The candidate should be deployed.
+    Advance,
+    /// The candidate is deployed.
+    UpToDate,
+    /// Nothing that matters changed since what is deployed.
+    Unchanged {
+        /// The deployed revision.
+        since: Revision,
+    },
+    /// A person holds the channel.
+    Held {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+        /// Until when.
+        until: Option<Timestamp>,
+    },
+    /// Automation had committed this, or something newer, and a person removed it.
+    TakenBack {
+        /// The removed source revision.
+        revision: Revision,
+    },
+    /// The branch is strictly behind what is deployed.
+    Rewound {
+        /// The deployed revision.
+        deployed: Revision,
+    },
+    /// What is deployed is not in the repository any more, so it cannot be told which one is older.
+    DeployedUnknown {
+        /// The deployed revision.
+        deployed: Revision,
+    },
+    /// The candidate is older than what is deployed.
+    Older {
+        /// The deployed revision.
+        deployed: Revision,
+    },
+    /// The candidate is not on the branch any more.
+    OffBranch,
+    /// Nothing may be written, for this reason.
+    Trouble(String),
+    /// The infra channel waits for a first image to fill in.
+    NoImageYet,
+    /// A person moves this channel, automation does not.
+    NotAutomatic,
+}
+
+impl Verdict {
+    /// Whether the channel waits for a person.
+    #[must_use]
+    pub fn needs_person(&self) -> bool {
+        match self {
+            Verdict::Held { .. }
+            | Verdict::TakenBack { .. }
+            | Verdict::Rewound { .. }
+            | Verdict::DeployedUnknown { .. }
+            | Verdict::Trouble(_) => true,
+            Verdict::Advance
+            | Verdict::UpToDate
+            | Verdict::Unchanged { .. }
+            | Verdict::Older { .. }
+            | Verdict::OffBranch
+            | Verdict::NoImageYet
+            | Verdict::NotAutomatic => false,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Advance => write!(f, "to be deployed"),
+            Verdict::UpToDate => write!(f, "up to date"),
+            Verdict::Unchanged { since } => write!(f, "no watched path changed since {}", since.short()),
+            Verdict::Held { by, reason, .. } => write!(f, "held by {by}: {reason}"),
+            Verdict::TakenBack { revision } => write!(
+                f,
+                "taken back: {} was deployed and a person removed it; a newer target or `fabrique release` moves on",
+                revision.short()
+            ),
+            Verdict::Rewound { deployed } => write!(
+                f,
+                "rewound: the branch is behind the deployed {}; a newer head or `fabrique release` moves on",
+                deployed.short()
+            ),
+            Verdict::DeployedUnknown { deployed } => write!(
+                f,
+                "rewound: the deployed {} is not in the repository any more; `fabrique release` moves on",
+                deployed.short()
+            ),
+            Verdict::Older { deployed } => write!(f, "older than the deployed {}", deployed.short()),
+            Verdict::OffBranch => write!(f, "not on the branch any more"),
+            Verdict::Trouble(why) => f.write_str(why),
+            Verdict::NoImageYet => write!(f, "waits for the first image"),
+            Verdict::NotAutomatic => write!(f, "moved by people only"),
+        }
+    }
+}
+
+/// How the candidate stands to the branch's head when it is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Candidate {
+    /// It is the target.
+    Target,
+    /// It is a finished build, and this is where the target stands as seen from it.
+    Build {
+        /// Where the target stands as seen from the build's revision.
+        target: Relation,
+        /// Where the target stands as seen from the deployed revision, if anything is deployed.
+        deployed_to_target: Option<Relation>,
+    },
+}
+
+/// Judges the image channel of `environment`, whose view was gathered for `candidate`.
+#[must_use]
+pub fn judge_image(environment: &EnvironmentView, candidate: Candidate, released: bool) -> Verdict {
+    let image = &environment.image;
+    if !image.follows_builds {
+        return Verdict::NotAutomatic;
+    }
+    if let Some(stop) = stopped(environment, image.hold.as_ref()) {
+        return stop;
+    }
+    let moved = judge_step(image.step.as_ref(), image.taken_back.as_ref(), candidate, released);
+    let stale_inputs = !image.same_inputs;
+    match moved {
+        // The registration changed (arguments, stage, a rebuild) although the source did not.
+        Verdict::UpToDate | Verdict::Unchanged { .. } if stale_inputs => Verdict::Advance,
+        other => other,
+    }
+}
+
+/// Judges the infra channel of `environment`. `has_image` says whether an image is deployed, or about to
+/// be in the same push.
+#[must_use]
+pub fn judge_infra(environment: &EnvironmentView, has_image: bool, released: bool) -> Verdict {
+    let infra = &environment.infra;
+    if !infra.follows_head {
+        return Verdict::NotAutomatic;
+    }
+    if let Some(stop) = stopped(environment, infra.hold.as_ref()) {
+        return stop;
+    }
+    if !has_image {
+        return Verdict::NoImageYet;
+    }
+    judge_step(infra.step.as_ref(), infra.taken_back.as_ref(), Candidate::Target, released)
+}
+
+fn stopped(environment: &EnvironmentView, hold: Option<&HoldView>) -> Option<Verdict> {
+    if let Some(hold) = hold {
+        return Some(Verdict::Held { by: hold.by.clone(), reason: hold.reason.clone(), until: hold.until });
+    }
+    environment.trouble.clone().map(Verdict::Trouble)
+}
+
+fn judge_step(
+    step: Option<&Step>,
+    taken_back: Option<&TakenBack>,
+    candidate: Candidate,
+    released: bool,
+) -> Verdict {
+    if let Candidate::Build { target: Relation::Behind | Relation::Diverged | Relation::Unknown, .. } =
+        candidate
+    {
+        return Verdict::OffBranch;
+    }
+    if step.is_some_and(|s| s.relation == Relation::Same) {
+        return Verdict::UpToDate;
+    }
+    if let Some(removed) = taken_back.filter(|_| !released) {
+        // Everything up to the removed revision was removed with it.
+        if matches!(removed.relation, Relation::Same | Relation::Behind) {
+            return Verdict::TakenBack { revision: removed.revision.clone() };
+        }
+    }
+    let Some(step) = step else { return Verdict::Advance };
+    let deployed = || step.from.clone();
+    let verdict = match (step.relation, candidate) {
+        (Relation::Same, _) => Verdict::UpToDate,
+        (Relation::Ahead | Relation::Diverged, _) => Verdict::Advance,
+        // The deployed revision may have left the branch by a force push: then the branch wins.
+        (Relation::Behind, Candidate::Build { deployed_to_target: Some(Relation::Diverged), .. }) => {
+            Verdict::Advance
+        }
+        (Relation::Behind, Candidate::Build { .. }) => Verdict::Older { deployed: deployed() },
+        (Relation::Behind, Candidate::Target) if released => Verdict::Advance,
+        (Relation::Behind, Candidate::Target) => Verdict::Rewound { deployed: deployed() },
+        (Relation::Unknown, _) if released => Verdict::Advance,
+        (Relation::Unknown, _) => Verdict::DeployedUnknown { deployed: deployed() },
+    };
+    match verdict {
+        Verdict::Advance if step.watched == Watched::Unchanged => Verdict::Unchanged { since: deployed() },
+        other => other,
+    }
+}

@@ -1,0 +1,126 @@
+//! Everything the decision reads: one app, as it stands at one moment.
+
+use crate::id::{BuildId, BuildKey, Digest, EnvironmentName, Revision};
+use crate::memory::Memory;
+use crate::policy::Policy;
+use crate::relation::{Relation, Watched};
+use crate::time::Timestamp;
+
+/// One app at one moment. Whoever decides gathers it from the truth (forge, `cluster/apps`, registry,
+/// record) and passes it in whole.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// The moment.
+    pub now: Timestamp,
+    /// What should be built.
+    pub target: Target,
+    /// The environments, in the order of the registration. Empty: built, never written back.
+    pub environments: Vec<EnvironmentView>,
+    /// For an app without environments: how the target relates to the last build.
+    pub last_built: Option<Step>,
+    /// The recorded image of the target's build key, if the registry still answers for its digest.
+    pub record: Option<Recorded>,
+    /// How the running build relates to the target: whether any watched path changed between them.
+    pub running_to_target: Option<Watched>,
+    /// What fabrique remembers.
+    pub memory: Memory,
+    /// Bounds.
+    pub policy: Policy,
+}
+
+/// The revision that should be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// The branch's head.
+    At {
+        /// The revision.
+        revision: Revision,
+        /// Its build key under the present registration.
+        key: BuildKey,
+    },
+    /// There is nothing to build, and this says why: no such branch, no such repository.
+    Nothing(String),
+}
+
+/// An image that fabrique's own record names and the registry has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// The image.
+    pub digest: Digest,
+    /// The attempt that made it.
+    pub build: BuildId,
+}
+
+/// A move from one revision to another, as far as it concerns one channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Where it starts.
+    pub from: Revision,
+    /// Where the other revision stands as seen from `from`.
+    pub relation: Relation,
+    /// Whether a watched path differs between the two.
+    pub watched: Watched,
+}
+
+/// One environment of the app.
+#[derive(Debug, Clone)]
+pub struct EnvironmentView {
+    /// Its name.
+    pub name: EnvironmentName,
+    /// Why nothing may be written here at all: a binding that a person changed, a file that cannot be read.
+    pub trouble: Option<String>,
+    /// The image channel.
+    pub image: ImageView,
+    /// The infra channel.
+    pub infra: InfraView,
+}
+
+/// The image channel of an environment.
+#[derive(Debug, Clone)]
+pub struct ImageView {
+    /// Whether builds are deployed here by automation.
+    pub follows_builds: bool,
+    /// A person's hold.
+    pub hold: Option<HoldView>,
+    /// From the deployed revision to the target; absent before the first deployment.
+    pub step: Option<Step>,
+    /// The deployed digest.
+    pub digest: Option<Digest>,
+    /// Whether the deployed image was built under the registration's present inputs, revision aside.
+    pub same_inputs: bool,
+    /// A build that automation had committed and a person removed, and how the target relates to it.
+    pub taken_back: Option<TakenBack>,
+}
+
+/// The infra channel of an environment.
+#[derive(Debug, Clone)]
+pub struct InfraView {
+    /// Whether the overlay at the head is deployed here by automation.
+    pub follows_head: bool,
+    /// A person's hold.
+    pub hold: Option<HoldView>,
+    /// From the deployed revision to the target; absent before the first copy.
+    pub step: Option<Step>,
+    /// A copy that automation had committed and a person removed.
+    pub taken_back: Option<TakenBack>,
+}
+
+/// A person's hold that is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldView {
+    /// Who said so.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Until when; for good when absent.
+    pub until: Option<Timestamp>,
+}
+
+/// Something automation had committed and a person removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenBack {
+    /// The source revision that was removed.
+    pub revision: Revision,
+    /// Where the candidate stands as seen from it.
+    pub relation: Relation,
+}

@@ -1,0 +1,172 @@
+//! Who works on an app: the wake protocol, pure.
+//!
+//! The newest wake of an app has a sequence number: what is *wanted*. A record per app says what is
+//! *done* and who holds it. An app is due when more is wanted than done. A worker notes what is wanted
+//! before it reads anything, and releases to what it noted; if more is wanted by then, the app is simply
+//! due again. A push during a build, a crash and a release race are therefore one case.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::AppName;
+use crate::time::Timestamp;
+
+/// The sequence number of a wake; zero when there never was one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+/// The record of one app, changed only by compare-and-swap.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WorkRecord {
+    /// Who works on the app now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// Grows with every claim; a holder whose token is older has lost the app.
+    pub token: u64,
+    /// Every wake up to this one is served.
+    pub done: Generation,
+    /// A wait that a newer wake ends early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
+}
+
+/// A wait decided at some generation. A newer wake ends it, so that a fresh push never waits for the
+/// backoff of an older one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// What was wanted when the wait was decided.
+    pub at: Generation,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+impl WorkRecord {
+    /// The record after `holder` claims the app.
+    #[must_use]
+    pub fn claimed_by(&self, holder: &str) -> Self {
+        Self { holder: Some(holder.to_owned()), token: self.token + 1, done: self.done, waiting: None }
+    }
+
+    /// The record after the work noted at `noted` is finished.
+    #[must_use]
+    pub fn released(&self, noted: Generation) -> Self {
+        Self { holder: None, token: self.token, done: noted.max(self.done), waiting: None }
+    }
+
+    /// The record after the holder decided at `noted` to wait: nothing is done, the app is due again at
+    /// `until` or at the next wake.
+    #[must_use]
+    pub fn released_to_wait(&self, noted: Generation, until: Timestamp) -> Self {
+        Self { holder: None, token: self.token, done: self.done, waiting: Some(Waiting { at: noted, until }) }
+    }
+}
+
+/// What an observer knows about one app.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Desk {
+    /// The app.
+    pub app: AppName,
+    /// Its newest wake.
+    pub wanted: Generation,
+    /// Its record.
+    pub record: WorkRecord,
+    /// The record's own revision in the store; grows with every change of any record, so that among
+    /// idle apps the smallest was served longest ago. Zero when there is no record yet.
+    pub revision: u64,
+    /// Whether the holder has let the record unchanged for the lease time on the observer's own clock.
+    pub lease_expired: bool,
+}
+
+/// Whether an app can be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Due {
+    /// Now.
+    Now,
+    /// Not before this time.
+    At(Timestamp),
+    /// Not until something changes.
+    No,
+}
+
+impl Desk {
+    /// Whether the app can be claimed at `now`. A dead holder's app is due even when nothing newer is
+    /// wanted, since what it was doing is unfinished.
+    #[must_use]
+    pub fn due(&self, now: Timestamp) -> Due {
+        if self.record.holder.is_some() {
+            return if self.lease_expired { Due::Now } else { Due::No };
+        }
+        if self.wanted <= self.record.done {
+            return Due::No;
+        }
+        match self.record.waiting {
+            Some(wait) if self.wanted <= wait.at && now < wait.until => Due::At(wait.until),
+            Some(_) | None => Due::Now,
+        }
+    }
+}
+
+/// The due app that was served longest ago; among apps never served, the one woken first.
+#[must_use]
+pub fn next_due<'a>(desks: impl IntoIterator<Item = &'a Desk>, now: Timestamp) -> Option<&'a Desk> {
+    desks.into_iter().filter(|desk| desk.due(now) == Due::Now).min_by_key(|desk| (desk.revision, desk.wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desk(name: &str, wanted: u64, done: u64, revision: u64) -> Desk {
+        Desk {
+            app: AppName::parse(name).unwrap(),
+            wanted: Generation(wanted),
+            record: WorkRecord { done: Generation(done), ..WorkRecord::default() },
+            revision,
+            lease_expired: false,
+        }
+    }
+
+    #[test]
+    fn a_wake_during_the_work_makes_the_app_due_again_after_the_release() {
+        let mut desk = desk("a", 5, 3, 7);
+        let noted = desk.wanted;
+        desk.record = desk.record.claimed_by("w1");
+        desk.wanted = Generation(6);
+        assert_eq!(desk.due(Timestamp(0)), Due::No);
+        desk.record = desk.record.released(noted);
+        assert_eq!(desk.due(Timestamp(0)), Due::Now);
+    }
+
+    #[test]
+    fn a_release_never_takes_back_what_is_done() {
+        let record = WorkRecord { done: Generation(9), ..WorkRecord::default() };
+        assert_eq!(record.released(Generation(4)).done, Generation(9));
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_time_or_at_a_newer_wake() {
+        let mut desk = desk("a", 5, 3, 7);
+        desk.record = desk.record.claimed_by("w").released_to_wait(Generation(5), Timestamp(100));
+        assert_eq!(desk.due(Timestamp(99)), Due::At(Timestamp(100)));
+        assert_eq!(desk.due(Timestamp(100)), Due::Now);
+        desk.wanted = Generation(6);
+        assert_eq!(desk.due(Timestamp(0)), Due::Now);
+    }
+
+    #[test]
+    fn an_expired_lease_is_due_even_when_nothing_newer_is_wanted() {
+        let mut desk = desk("a", 3, 3, 7);
+        desk.record = desk.record.claimed_by("w");
+        assert_eq!(desk.due(Timestamp(0)), Due::No);
+        desk.lease_expired = true;
+        assert_eq!(desk.due(Timestamp(0)), Due::Now);
+    }
+
+    #[test]
+    fn the_app_served_longest_ago_goes_first_so_that_a_busy_one_starves_nobody() {
+        let desks = [desk("busy", 900, 800, 50), desk("quiet", 2, 1, 10), desk("new", 3, 0, 0)];
+        let order = |desks: &[Desk]| next_due(desks, Timestamp(0)).map(|d| d.app.to_string());
+        assert_eq!(order(&desks).as_deref(), Some("new"));
+        assert_eq!(order(&desks[..2]).as_deref(), Some("quiet"));
+    }
+}

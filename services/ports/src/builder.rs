@@ -1,0 +1,210 @@
+//! Builds: where they run and what they answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{
+    AppName, BuildId, BuildKey, Digest, ImageRepository, Platform, RelPath, RepoName, Revision, SecretName,
+    TrustDomain,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::PortResult;
+
+/// Everything a daemon needs to build one image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildRequest {
+    /// The attempt.
+    pub build: BuildId,
+    /// Its key; becomes a label.
+    pub key: BuildKey,
+    /// The app.
+    pub app: AppName,
+    /// The source repository; its URL comes from configuration, never from a payload.
+    pub repo: RepoName,
+    /// The source revision.
+    pub revision: Revision,
+    /// The context directory.
+    pub context: RelPath,
+    /// The Dockerfile, relative to the context.
+    pub dockerfile: RelPath,
+    /// The stage, or the last one.
+    pub target: Option<String>,
+    /// Build arguments.
+    pub args: BTreeMap<String, String>,
+    /// Names of the secrets that RUN steps may mount; values come from the builder's own store.
+    pub secrets: Vec<SecretName>,
+    /// Platforms.
+    pub platforms: Vec<Platform>,
+    /// Where the image is pushed, by digest only.
+    pub image: ImageRepository,
+    /// Ignore the cache.
+    pub no_cache: bool,
+    /// `SOURCE_DATE_EPOCH`: the commit's time in seconds.
+    pub epoch: i64,
+    /// The longest it may take.
+    pub timeout: Duration,
+}
+
+/// How a build ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BuildOutcome {
+    /// The image is in the registry under this digest. The caller asks the registry before it believes it.
+    Pushed(Digest),
+    /// It failed.
+    Failed(BuildFailure),
+    /// The cancellation token was cancelled before the push.
+    Cancelled,
+}
+
+/// Why a build failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildFailure {
+    /// Whose turn it is.
+    pub kind: FailureKind,
+    /// One sentence: which step, with which exit code, or what was unreachable.
+    pub message: String,
+    /// The failing step's last lines, in order.
+    pub log_tail: Vec<String>,
+}
+
+/// What a build reports while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// A step started.
+    StepStarted {
+        /// The daemon's name of the step: `[2/3] RUN make`.
+        name: String,
+    },
+    /// A step ended.
+    StepEnded {
+        /// The step.
+        name: String,
+        /// Whether its result came from the cache.
+        cached: bool,
+        /// How long it took.
+        took: Duration,
+        /// Its error, if it failed.
+        error: Option<String>,
+    },
+    /// Output, whole lines in order.
+    Log {
+        /// One line without its end, control characters escaped.
+        line: String,
+    },
+}
+
+/// Receives a build's progress. It must not block: implementations queue, with a bound.
+pub trait ProgressSink: Send + Sync {
+    /// Takes one report.
+    fn report(&self, progress: Progress);
+}
+
+/// A build daemon that may be used for a while.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Daemon {
+    /// Its stable name, for logs and records.
+    pub name: String,
+    /// `tcp://host:port` or `unix:///path`.
+    pub address: String,
+    /// The TLS name to expect when it differs from the host; TLS material is the builder's own.
+    pub tls_name: Option<String>,
+}
+
+/// What a build needs of the place it runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// The app; apps go back to the daemon that has their cache.
+    pub app: AppName,
+    /// Who may share the daemon.
+    pub trust: TrustDomain,
+    /// The longest the caller waits for a place.
+    pub patience: Duration,
+}
+
+/// A place to build, to be given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacementLease {
+    /// The daemon.
+    pub daemon: Daemon,
+    /// The slot of the daemon, from zero.
+    pub slot: usize,
+}
+
+/// What came of asking for a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placed {
+    /// There.
+    Lease(PlacementLease),
+    /// Every place was taken for as long as the caller would wait, or none can be had; the text says which.
+    Full(String),
+}
+
+/// How a place is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// The daemon is as good as before.
+    Clean,
+    /// Something is odd about it: probe or recycle it before anybody uses it again.
+    Doubt,
+}
+
+/// What became of a daemon under a build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Autopsy {
+    /// It is well: the failure is the build's own.
+    Alive,
+    /// It died, for a reason outside the build.
+    Died(String),
+    /// It was killed for want of memory, by its container's own status.
+    OutOfMemory,
+}
+
+/// Where builds run.
+#[async_trait]
+pub trait Placement: Send + Sync {
+    /// A place, waited for at most as long as the need says.
+    async fn acquire(&self, need: &Need) -> PortResult<Placed>;
+    /// Gives a place back.
+    async fn release(&self, lease: PlacementLease, condition: Condition);
+    /// What became of a daemon whose build failed oddly.
+    async fn autopsy(&self, daemon: &Daemon) -> Autopsy;
+    /// How many builds can run at once.
+    fn capacity(&self) -> usize;
+    /// Every daemon there is, for `doctor`.
+    fn daemons(&self) -> Vec<Daemon>;
+}
+
+/// What a daemon says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonInfo {
+    /// Its version, as it prints it.
+    pub version: String,
+    /// Whether the version is at or above the floor.
+    pub supported: bool,
+    /// Its snapshotter: `overlayfs`, `fuse-overlayfs`, `native`.
+    pub snapshotter: Option<String>,
+    /// The platforms it can build for.
+    pub platforms: Vec<String>,
+}
+
+/// Running builds on a daemon.
+#[async_trait]
+pub trait Builder: Send + Sync {
+    /// Builds and pushes by digest. Returns when the daemon is done, the token is cancelled or the
+    /// request's timeout passed. A daemon that dies mid-build is a failure of kind infrastructure, not an
+    /// error: errors are for calls that never became a build.
+    async fn build(
+        &self,
+        daemon: &Daemon,
+        request: &BuildRequest,
+        progress: Arc<dyn ProgressSink>,
+        cancel: CancellationToken,
+    ) -> PortResult<BuildOutcome>;
+
+    /// Asks a daemon about itself.
+    async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo>;
+}

@@ -1,0 +1,95 @@
+//! The one error that crosses a port.
+
+use std::fmt;
+
+/// What an adapter answers when something unexpected happened.
+pub type PortResult<T> = Result<T, PortError>;
+
+/// The peer that an error came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Peer {
+    /// Gitea's API.
+    Forge,
+    /// Git over http, or the git command line.
+    Git,
+    /// The image registry.
+    Registry,
+    /// The build daemon.
+    Builder,
+    /// NATS.
+    Bus,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Peer::Forge => "Gitea",
+            Peer::Git => "git",
+            Peer::Registry => "the registry",
+            Peer::Builder => "buildkitd",
+            Peer::Bus => "NATS",
+        })
+    }
+}
+
+/// What helps against an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// Trying again later: unreachable, timed out, overloaded, 5xx.
+    Transient,
+    /// A person: credentials refused, rights missing, repository archived.
+    Denied,
+    /// Neither: the answer makes no sense, or the request was wrong. A defect or an incompatible server.
+    Unexpected,
+}
+
+/// A surprise at a port: what happened, where, and what to do next. Its text never carries a secret.
+#[derive(Debug, thiserror::Error)]
+#[error("{peer}: {message}{}", remedy.as_deref().map(|r| format!(" ({r})")).unwrap_or_default())]
+pub struct PortError {
+    peer: Peer,
+    fault: Fault,
+    message: String,
+    remedy: Option<String>,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl PortError {
+    /// An error of `peer`.
+    pub fn new(peer: Peer, fault: Fault, message: impl Into<String>) -> Self {
+        Self { peer, fault, message: message.into(), remedy: None, source: None }
+    }
+
+    /// Says what a person can do about it.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Keeps the cause for the log.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Where it came from.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// What helps.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// Whether the same call may succeed later without anybody's help.
+    #[must_use]
+    pub fn transient(&self) -> bool {
+        self.fault == Fault::Transient
+    }
+}

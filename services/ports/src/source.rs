@@ -1,0 +1,69 @@
+//! The history and files of the apps' repositories.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use fabrique_core::id::{RelPath, RepoName, Revision};
+use fabrique_core::relation::Relation;
+
+use crate::PortResult;
+
+/// The paths that differ between two trees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangedPaths {
+    /// Exactly these, in the tree's own spelling (which may hold bytes that no [`RelPath`] accepts).
+    These(Vec<String>),
+    /// It cannot be told: a revision is gone, or there are more than the adapter's bound.
+    CannotTell,
+}
+
+/// What a tree entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A regular file with the executable bit.
+    Executable,
+    /// A symbolic link; its content is its target.
+    Symlink,
+    /// A submodule; it has no content here.
+    Submodule,
+}
+
+/// One file of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceFile {
+    /// Its path, relative to the directory that was read.
+    pub path: RelPath,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its content.
+    pub content: Bytes,
+}
+
+/// Reading the apps' repositories. Implementations keep clones; every call has a timeout.
+#[async_trait]
+pub trait SourceHistory: Send + Sync {
+    /// Where `to` stands as seen from `from`. [`Relation::Unknown`] when the repository lacks one of them
+    /// after asking the forge for it.
+    async fn relation(&self, repo: &RepoName, from: &Revision, to: &Revision) -> PortResult<Relation>;
+
+    /// The paths that differ between the trees of two revisions, whatever their ancestry.
+    async fn changed_paths(
+        &self,
+        repo: &RepoName,
+        from: &Revision,
+        to: &Revision,
+    ) -> PortResult<ChangedPaths>;
+
+    /// The committer's time, in seconds since the epoch: `SOURCE_DATE_EPOCH` of the build.
+    async fn commit_time(&self, repo: &RepoName, revision: &Revision) -> PortResult<i64>;
+
+    /// All files below `directory` at `revision`, within the adapter's bounds on count and size.
+    /// Nothing when the directory is not there.
+    async fn read_directory(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        directory: &RelPath,
+    ) -> PortResult<Option<Vec<SourceFile>>>;
+}
