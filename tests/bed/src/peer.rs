@@ -17,7 +17,8 @@ const GRACE: Duration = Duration::from_secs(10);
 const GONE: Duration = Duration::from_secs(10);
 const PROBE: Duration = Duration::from_secs(5);
 /// Lines of the log that go into an error or a failed test's output.
-const TAIL: usize = 25;
+const TAIL: usize = 15;
+const WIDEST: usize = 300;
 
 /// How a peer says that it can be used.
 #[derive(Debug, Clone)]
@@ -146,7 +147,9 @@ impl Peer {
     pub(crate) fn report(&self) -> String {
         let state = self.ended().unwrap_or_else(|| "running".to_owned());
         let (name, log) = (&self.name, self.log.display());
-        format!("---- {name} ({state}), last lines of {log}\n{}\n", self.log_tail(TAIL))
+        let tail = self.log_tail(TAIL);
+        let lines = tail.lines().map(|line| line.chars().take(WIDEST).chain(['\n']).collect::<String>());
+        format!("---- {name} ({state}), last lines of {log}\n{}", lines.collect::<String>())
     }
 
     fn running(&self) -> Option<Arc<Running>> {

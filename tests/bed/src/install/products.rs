@@ -192,7 +192,10 @@ fn gitea_data(cache: &Cache, shop: &Workshop<'_>) -> Result<()> {
     let work = shop.scratch.join("work");
     fs::create_dir_all(work.join("data"))?;
     let config = work.join("app.ini");
-    fs::write(&config, gitea_config(cache, &work, 0, &GiteaOptions::default())?)?;
+    // With a write-ahead log the newest rows would stay in a file beside the database.
+    let extra_ini = "[database]\nSQLITE_JOURNAL_MODE = DELETE\n".to_owned();
+    let options = GiteaOptions { extra_ini, ..GiteaOptions::default() };
+    fs::write(&config, gitea_config(cache, &work, 0, &options)?)?;
     let gitea = |args: &[&str]| {
         let mut command = Command::new(cache.folder(Product::Gitea).join("gitea"));
         command.args(args).arg("--config").arg(&config).env("HOME", &work).current_dir(&work);
