@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::failure::FailureKind;
+use crate::failure::{Failure, FailureKind};
 use crate::id::{BuildKey, Channel, EnvironmentName, Revision};
 use crate::relation::{Relation, Watched};
 use crate::time::Timestamp;
@@ -200,7 +200,7 @@ impl Deciding<'_> {
                 Advance::Image { .. } => Reason::Recorded(self.revision.clone()),
                 Advance::Infra { .. } => Reason::InfraChanged(self.revision.clone()),
             };
-            return (Action::Commit(advances), reason);
+            return self.resting().unwrap_or((Action::Commit(advances), reason));
         }
         if self.image_wanted() && self.view.record.is_none() { self.build() } else { self.settled() }
     }
@@ -211,6 +211,13 @@ impl Deciding<'_> {
         let under_way = || running.revision.clone();
         if running.pushed {
             return Some((Action::Continue, Reason::PastNoReturn(under_way())));
+        }
+        if let Some(cancelled) = self.cancelled(&running.key) {
+            let why = cancelled.message.clone();
+            return Some((
+                Action::Stop { superseded_by: None },
+                Reason::NotWanted { running: under_way(), why },
+            ));
         }
         if !self.image_wanted() {
             let why = self.most_telling().map_or_else(|| "nothing needs it".to_owned(), |v| v.to_string());
@@ -279,22 +286,32 @@ impl Deciding<'_> {
             };
             (action, reason)
         };
-        let Some(failure) = self.view.memory.failure.as_ref().filter(|f| f.key == *self.key) else {
+        let Some(failure) = self.last_failure() else {
             return start(Reason::NotBuilt(self.revision.clone()));
         };
-        let failed = Reason::Failed {
-            kind: failure.kind,
-            message: failure.message.clone(),
-            attempts: failure.attempts,
-            dead: failure.dead,
-        };
         if !failure.kind.retryable() {
-            return (Action::Nothing, failed);
+            return (Action::Nothing, Reason::failed(failure));
         }
-        if self.view.now < failure.not_before {
-            return (Action::WaitUntil(failure.not_before), failed);
-        }
-        start(Reason::Retry { revision: self.revision.clone(), attempt: failure.attempts.saturating_add(1) })
+        self.resting().unwrap_or_else(|| {
+            start(Reason::Retry {
+                revision: self.revision.clone(),
+                attempt: failure.attempts.saturating_add(1),
+            })
+        })
+    }
+
+    fn last_failure(&self) -> Option<&Failure> {
+        self.view.memory.failure.as_ref().filter(|f| f.key == *self.key)
+    }
+
+    fn cancelled(&self, key: &BuildKey) -> Option<&Failure> {
+        self.view.memory.failure.as_ref().filter(|f| f.key == *key && f.kind == FailureKind::Cancelled)
+    }
+
+    /// The wait that a failed attempt at this key left behind, whether it failed to build or to commit.
+    fn resting(&self) -> Option<(Action, Reason)> {
+        let failure = self.last_failure().filter(|f| f.kind.retryable() && self.view.now < f.not_before)?;
+        Some((Action::WaitUntil(failure.not_before), Reason::failed(failure)))
     }
 
     fn settled(&self) -> (Action, Reason) {
@@ -333,6 +350,17 @@ impl Deciding<'_> {
             Verdict::NotAutomatic => 8,
         };
         self.channels.iter().map(|c| &c.verdict).min_by_key(|v| rank(v))
+    }
+}
+
+impl Reason {
+    fn failed(failure: &Failure) -> Self {
+        Reason::Failed {
+            kind: failure.kind,
+            message: failure.message.clone(),
+            attempts: failure.attempts,
+            dead: failure.dead,
+        }
     }
 }
 
