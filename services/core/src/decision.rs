@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::failure::{Failure, FailureKind};
 use crate::id::{BuildKey, Channel, EnvironmentName, Revision};
-use crate::relation::{Relation, Watched};
+use crate::relation::Watched;
 use crate::time::Timestamp;
 use crate::verdict::{Candidate, Verdict, judge_image, judge_infra};
-use crate::view::{Recorded, Target, View};
+use crate::view::{LastBuilt, Recorded, Target, View};
 
 /// The answer: what to do next and the reason, with what every channel of every environment needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -259,19 +259,7 @@ impl Deciding<'_> {
 
     fn image_wanted(&self) -> bool {
         if self.view.environments.is_empty() {
-            return match &self.view.last_built {
-                None => self.view.record.is_none(),
-                Some(step) => {
-                    self.view.record.is_none()
-                        && match step.relation {
-                            Relation::Same => false,
-                            Relation::Behind => false,
-                            Relation::Ahead | Relation::Diverged | Relation::Unknown => {
-                                step.watched == Watched::Changed
-                            }
-                        }
-                }
-            };
+            return self.view.record.is_none() && self.view.last_built.as_ref().is_none_or(LastBuilt::is_outdated);
         }
         self.channels.iter().any(|c| c.channel == Channel::Image && c.verdict == Verdict::Advance)
     }

@@ -16,8 +16,8 @@ pub struct View {
     pub target: Target,
     /// The environments, in the order of the registration. Empty: built, never written back.
     pub environments: Vec<EnvironmentView>,
-    /// For an app without environments: how the target relates to the last build.
-    pub last_built: Option<Step>,
+    /// For an app without environments: its last build, in place of what is deployed.
+    pub last_built: Option<LastBuilt>,
     /// The recorded image of the target's build key, if the registry still answers for its digest.
     pub record: Option<Recorded>,
     /// How the running build relates to the target: whether any watched path changed between them.
@@ -60,6 +60,28 @@ pub struct Step {
     pub relation: Relation,
     /// Whether a watched path differs between the two.
     pub watched: Watched,
+}
+
+/// The last build of an app without environments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastBuilt {
+    /// From its revision to the target.
+    pub step: Step,
+    /// Whether it was built under the registration's present inputs, revision aside.
+    pub same_inputs: bool,
+}
+
+impl LastBuilt {
+    /// Whether the target asks for another build. An older head does not: nothing is deployed that it
+    /// could be wrong about.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        let moved = match self.step.relation {
+            Relation::Same | Relation::Behind => false,
+            Relation::Ahead | Relation::Diverged | Relation::Unknown => self.step.watched == Watched::Changed,
+        };
+        moved || !self.same_inputs
+    }
 }
 
 /// One environment of the app.
