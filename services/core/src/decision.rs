@@ -259,7 +259,8 @@ impl Deciding<'_> {
 
     fn image_wanted(&self) -> bool {
         if self.view.environments.is_empty() {
-            return self.view.record.is_none() && self.view.last_built.as_ref().is_none_or(LastBuilt::is_outdated);
+            return self.view.record.is_none()
+                && self.view.last_built.as_ref().is_none_or(LastBuilt::is_outdated);
         }
         self.channels.iter().any(|c| c.channel == Channel::Image && c.verdict == Verdict::Advance)
     }

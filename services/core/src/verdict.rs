@@ -195,14 +195,13 @@ fn judge_step(
     let verdict = match (step.relation, candidate) {
         (Relation::Same, _) => Verdict::UpToDate,
         (Relation::Ahead | Relation::Diverged, _) => Verdict::Advance,
+        (Relation::Behind | Relation::Unknown, _) if released => Verdict::Advance,
         // The deployed revision may have left the branch by a force push: then the branch wins.
         (Relation::Behind, Candidate::Build { deployed_to_target: Some(Relation::Diverged), .. }) => {
             Verdict::Advance
         }
         (Relation::Behind, Candidate::Build { .. }) => Verdict::Older { deployed: deployed() },
-        (Relation::Behind, Candidate::Target) if released => Verdict::Advance,
         (Relation::Behind, Candidate::Target) => Verdict::Rewound { deployed: deployed() },
-        (Relation::Unknown, _) if released => Verdict::Advance,
         (Relation::Unknown, _) => Verdict::DeployedUnknown { deployed: deployed() },
     };
     match verdict {

@@ -1,0 +1,345 @@
+//! From the truth to a view.
+
+use std::sync::Arc;
+
+use fabrique_core::app::{App, Composition, DeployedImage, Environment, Hold, ImageFrom, InfraFrom};
+use fabrique_core::build::BuildInputs;
+use fabrique_core::decision::{Action, decide};
+use fabrique_core::id::{BuildKey, Channel, Revision};
+use fabrique_core::memory::{ChannelMemory, Committed, Memory};
+use fabrique_core::policy::Policy;
+use fabrique_core::relation::Relation;
+use fabrique_core::time::Timestamp;
+use fabrique_core::verdict::Candidate;
+use fabrique_core::view::{
+    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, Step, TakenBack, Target, View,
+};
+use fabrique_gitops::{binding, composition};
+use fabrique_ports::forge::{BranchHead, Forge};
+use fabrique_ports::records::Records;
+use fabrique_ports::registry::Registry;
+use fabrique_ports::source::SourceHistory;
+use fabrique_ports::{Fault, Peer, PortError, PortResult};
+
+use crate::apps::Apps;
+use crate::compare::Comparison;
+use crate::watch::WatchedPaths;
+
+/// Gathers views from the ports.
+#[derive(Clone)]
+pub struct Observer {
+    forge: Arc<dyn Forge>,
+    source: Arc<dyn SourceHistory>,
+    registry: Arc<dyn Registry>,
+    records: Arc<dyn Records>,
+    policy: Policy,
+}
+
+/// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
+#[derive(Debug, Clone)]
+pub struct CandidateView {
+    /// The branch's head, if there is one.
+    pub head: Option<Revision>,
+    /// Each environment with the build as candidate of its image channel. The infra channel is seen from
+    /// the head.
+    pub environments: Vec<(EnvironmentView, Candidate)>,
+}
+
+impl Observer {
+    /// An observer that reads through these ports.
+    #[must_use]
+    pub fn new(
+        forge: Arc<dyn Forge>,
+        source: Arc<dyn SourceHistory>,
+        registry: Arc<dyn Registry>,
+        records: Arc<dyn Records>,
+        policy: Policy,
+    ) -> Self {
+        Self { forge, source, registry, records, policy }
+    }
+
+    /// The bounds that views carry.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Everything the decision about `app` reads. Costs one request to the forge when the head is what is
+    /// deployed; the record and the registry are asked only when an image is wanted.
+    ///
+    /// # Errors
+    /// When a peer that has to be asked does not answer.
+    pub async fn observe(&self, app: &App, apps: &Apps, memory: &Memory, now: Timestamp) -> PortResult<View> {
+        let head = match self.forge.branch_head(&app.source.repo, &app.source.branch).await? {
+            BranchHead::At(head) => head,
+            BranchHead::NoBranch => {
+                return Ok(self.without_target(
+                    memory,
+                    now,
+                    format!("{} has no branch {}", app.source.repo, app.source.branch),
+                ));
+            }
+            BranchHead::NoRepository => {
+                let why = format!("there is no repository {}, or the token may not read it", app.source.repo);
+                return Ok(self.without_target(memory, now, why));
+            }
+        };
+        let gathering = Gathering::new(self, app, apps, memory, now)?;
+        let mut environments = Vec::with_capacity(app.environments.len());
+        for environment in &app.environments {
+            environments.push(gathering.environment(environment, &head, &head, None).await?);
+        }
+        let key = BuildInputs::of(app, &head, memory.rebuild).key();
+        let mut view = View {
+            now,
+            target: Target::At { revision: head.clone(), key: key.clone() },
+            environments,
+            last_built: gathering.last_built(&head).await?,
+            record: None,
+            running_to_target: gathering.running_to(&head).await?,
+            memory: memory.clone(),
+            policy: self.policy.clone(),
+        };
+        if matches!(decide(&view).action, Action::Build { .. } | Action::WaitUntil(_) | Action::Commit(_)) {
+            view.record = self.recorded(app, &key).await?;
+        }
+        Ok(view)
+    }
+
+    /// How the build of `revision` under `key` stands, read for the guard at its commit.
+    ///
+    /// # Errors
+    /// When a peer that has to be asked does not answer.
+    pub async fn candidate(
+        &self,
+        app: &App,
+        apps: &Apps,
+        memory: &Memory,
+        (revision, key): (&Revision, &BuildKey),
+        now: Timestamp,
+    ) -> PortResult<CandidateView> {
+        let BranchHead::At(head) = self.forge.branch_head(&app.source.repo, &app.source.branch).await? else {
+            return Ok(CandidateView { head: None, environments: Vec::new() });
+        };
+        let gathering = Gathering::new(self, app, apps, memory, now)?;
+        let target = gathering.comparison.relation(revision, &head).await?;
+        let mut environments = Vec::with_capacity(app.environments.len());
+        for environment in &app.environments {
+            let view = gathering.environment(environment, revision, &head, Some(key)).await?;
+            let deployed_to_target = match &view.image.step {
+                Some(step) => Some(gathering.comparison.relation(&step.from, &head).await?),
+                None => None,
+            };
+            environments.push((view, Candidate::Build { target, deployed_to_target }));
+        }
+        Ok(CandidateView { head: Some(head), environments })
+    }
+
+    /// The image recorded for `key`, if the registry still has it.
+    ///
+    /// # Errors
+    /// When the record or the registry cannot be asked.
+    pub async fn recorded(&self, app: &App, key: &BuildKey) -> PortResult<Option<Recorded>> {
+        let Some(record) = self.records.record(key).await?.filter(|r| r.image == app.image) else {
+            return Ok(None);
+        };
+        let there = self.registry.has(&record.image, &record.digest).await?;
+        Ok(there.then_some(Recorded { digest: record.digest, build: record.build }))
+    }
+
+    fn without_target(&self, memory: &Memory, now: Timestamp, why: String) -> View {
+        View {
+            now,
+            target: Target::Nothing(why),
+            environments: Vec::new(),
+            last_built: None,
+            record: None,
+            running_to_target: None,
+            memory: memory.clone(),
+            policy: self.policy.clone(),
+        }
+    }
+}
+
+/// One gathering: the app, the state it is seen in, and comparisons made at most once each.
+struct Gathering<'a> {
+    app: &'a App,
+    apps: &'a Apps,
+    memory: &'a Memory,
+    now: Timestamp,
+    image_paths: WatchedPaths,
+    comparison: Comparison<'a>,
+}
+
+impl<'a> Gathering<'a> {
+    fn new(
+        observer: &'a Observer,
+        app: &'a App,
+        apps: &'a Apps,
+        memory: &'a Memory,
+        now: Timestamp,
+    ) -> PortResult<Self> {
+        let image_paths = WatchedPaths::of_image(app).map_err(|e| bad_glob(app, &e))?;
+        let comparison = Comparison::new(observer.source.as_ref(), &app.source.repo);
+        Ok(Self { app, apps, memory, now, image_paths, comparison })
+    }
+
+    /// `candidate` is what the image channel is judged for, `head` what the infra channel is. `key` is the
+    /// candidate's own; without it the deployed image is held against the registration's present inputs.
+    async fn environment(
+        &self,
+        environment: &Environment,
+        candidate: &Revision,
+        head: &Revision,
+        key: Option<&BuildKey>,
+    ) -> PortResult<EnvironmentView> {
+        let tree = &self.apps.tree;
+        let (composition, trouble) = match composition::load(tree, self.app, &environment.name) {
+            Err(refusal) => (None, Some(refusal.to_string())),
+            Ok(composition) => (composition, self.drift(environment)),
+        };
+        let composition =
+            composition.unwrap_or_else(|| composition::empty(&self.app.name, &environment.name));
+        Ok(EnvironmentView {
+            name: environment.name.clone(),
+            trouble,
+            image: self.image(environment, &composition, candidate, key).await?,
+            infra: self.infra(environment, &composition, head).await?,
+        })
+    }
+
+    fn drift(&self, environment: &Environment) -> Option<String> {
+        match binding::drift(&self.apps.tree, self.app, environment) {
+            Err(refusal) => Some(refusal.to_string()),
+            Ok(drifts) if drifts.is_empty() => None,
+            Ok(drifts) => {
+                let list: Vec<String> = drifts.iter().map(ToString::to_string).collect();
+                Some(format!("{}; `fabrique repair {}` rewrites it", list.join("; "), self.app.name))
+            }
+        }
+    }
+
+    async fn image(
+        &self,
+        environment: &Environment,
+        composition: &Composition,
+        candidate: &Revision,
+        key: Option<&BuildKey>,
+    ) -> PortResult<ImageView> {
+        let deployed = composition.image.deployed.as_ref();
+        let remembered = self.memory.channel(&environment.name, Channel::Image);
+        let step = match deployed {
+            Some(deployed) => {
+                Some(self.comparison.step(&deployed.revision, candidate, &self.image_paths).await?)
+            }
+            None => None,
+        };
+        Ok(ImageView {
+            follows_builds: environment.image == ImageFrom::Build,
+            hold: in_force(composition.image.hold.as_ref(), self.now),
+            step,
+            digest: deployed.map(|d| d.digest.clone()),
+            same_inputs: deployed.is_none_or(|d| self.same_inputs(&remembered, d, key)),
+            taken_back: self
+                .taken_back(&remembered, candidate, |committed| {
+                    deployed.is_some_and(|d| {
+                        d.revision == committed.revision && Some(&d.digest) == committed.digest.as_ref()
+                    })
+                })
+                .await?,
+        })
+    }
+
+    async fn infra(
+        &self,
+        environment: &Environment,
+        composition: &Composition,
+        head: &Revision,
+    ) -> PortResult<InfraView> {
+        let remembered = self.memory.channel(&environment.name, Channel::Infra);
+        let deployed = composition.infra.deployed.as_ref();
+        let step = match (deployed, environment.infra.overlay()) {
+            (Some(deployed), Some(overlay)) => {
+                let paths = WatchedPaths::of_overlay(overlay).map_err(|e| bad_glob(self.app, &e))?;
+                let step = self.comparison.step(&deployed.revision, head, &paths).await?;
+                // A registration that names another overlay asks for a copy whatever the source says.
+                Some(step).filter(|_| deployed.overlay == *overlay)
+            }
+            (Some(_), None) | (None, _) => None,
+        };
+        Ok(InfraView {
+            follows_head: matches!(environment.infra, InfraFrom::Head(_)),
+            hold: in_force(composition.infra.hold.as_ref(), self.now),
+            step,
+            taken_back: self
+                .taken_back(&remembered, head, |committed| {
+                    deployed.is_some_and(|d| d.revision == committed.revision)
+                })
+                .await?,
+        })
+    }
+
+    fn same_inputs(
+        &self,
+        remembered: &ChannelMemory,
+        deployed: &DeployedImage,
+        key: Option<&BuildKey>,
+    ) -> bool {
+        let built_under = remembered
+            .committed
+            .as_ref()
+            .filter(|committed| committed.digest.as_ref() == Some(&deployed.digest))
+            .and_then(|committed| committed.key.as_ref());
+        let Some(built_under) = built_under else { return true };
+        match key {
+            Some(key) => built_under == key,
+            None => *built_under == BuildInputs::of(self.app, &deployed.revision, self.memory.rebuild).key(),
+        }
+    }
+
+    async fn taken_back(
+        &self,
+        remembered: &ChannelMemory,
+        candidate: &Revision,
+        shown: impl Fn(&Committed) -> bool,
+    ) -> PortResult<Option<TakenBack>> {
+        let Some(removed) = remembered.committed.as_ref().filter(|committed| !shown(committed)) else {
+            return Ok(None);
+        };
+        let relation = self.comparison.relation(&removed.revision, candidate).await?;
+        Ok(Some(TakenBack { revision: removed.revision.clone(), relation }))
+    }
+
+    async fn last_built(&self, head: &Revision) -> PortResult<Option<LastBuilt>> {
+        let Some(built) = self.memory.built.as_ref().filter(|_| self.app.environments.is_empty()) else {
+            return Ok(None);
+        };
+        let step = self.comparison.step(&built.revision, head, &self.image_paths).await?;
+        let inputs = BuildInputs::of(self.app, &built.revision, self.memory.rebuild);
+        Ok(Some(LastBuilt { step, same_inputs: inputs.key() == built.key }))
+    }
+
+    async fn running_to(&self, head: &Revision) -> PortResult<Option<fabrique_core::relation::Watched>> {
+        let Some(running) = &self.memory.running else { return Ok(None) };
+        let step = self.comparison.step(&running.revision, head, &self.image_paths).await?;
+        // A build of a revision that left the branch could never be committed, however alike the trees are.
+        let on_branch = matches!(step.relation, Relation::Same | Relation::Ahead);
+        Ok(Some(if on_branch { step.watched } else { fabrique_core::relation::Watched::Changed }))
+    }
+}
+
+fn in_force(hold: Option<&Hold>, now: Timestamp) -> Option<HoldView> {
+    let hold = hold?;
+    let until = hold.until.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let until = until.and_then(|t| u64::try_from(t.as_millisecond()).ok()).map(Timestamp);
+    let over = until.is_some_and(|until| until <= now);
+    (!over).then(|| HoldView { by: hold.by.clone(), reason: hold.reason.clone(), until })
+}
+
+fn bad_glob(app: &App, error: &globset::Error) -> PortError {
+    PortError::new(
+        Peer::Git,
+        Fault::Unexpected,
+        format!("the watch globs of {} do not compile: {error}", app.name),
+    )
+}
