@@ -1,1 +1,36 @@
-//! fabrique-gitops
+//! The files of `cluster/apps`, pure: bytes in, bytes out.
+//!
+//! `cluster/apps` is the git repository through which everything reaches production. This crate reads its
+//! registrations ([`registration`]) and compositions ([`composition`]), knows where else in the files a
+//! deployed value has to show ([`binding`], [`path`]), and plans each automatic commit ([`plan`]) as a set
+//! of [`changes::Changes`] with a message whose trailers ([`message`]) let all state be rebuilt from git.
+//!
+//! Three rules hold everywhere:
+//!
+//! * **Exact.** An edit replaces the bytes of a value and no others; what cannot be proven is refused
+//!   ([`yaml`]).
+//! * **All or nothing.** A plan sets every binding of its channel or returns a [`Refusal`] that tells a
+//!   person what happened, where, and what to do next. A plan that changes nothing is no plan.
+//! * **Least privilege.** Paths are checked against a scope, symlinks are never followed.
+//!
+//! It must not know how files are fetched, committed or pushed, what the time is, or whether a commit is
+//! *wanted*: ancestry, "taken back" and supersession are decided in `fabrique-core` on the values that
+//! [`head`] observes.
+
+pub mod binding;
+pub mod changes;
+pub mod composition;
+pub mod layout;
+pub mod path;
+mod reader;
+pub mod reference;
+pub mod refusal;
+pub mod registration;
+mod suggest;
+pub mod tree;
+pub mod yaml;
+
+pub use changes::{Changes, Scope};
+pub use refusal::{Finding, Refusal};
+pub use registration::{Registrations, Rules};
+pub use tree::{Entry, FileKind, Tree};

@@ -1,0 +1,176 @@
+//! What this crate says when it does not do what it was asked: findings about files, and refusals.
+
+use std::fmt;
+
+use fabrique_core::id::{AppName, Channel, EnvironmentName, RelPath};
+
+use crate::binding::Drift;
+
+/// Something wrong in a file, with its place and what a person does about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The file, from the root of `cluster/apps` (or of the overlay that is being copied).
+    pub file: String,
+    /// The line, from 1; 0 when the finding is about the file as a whole.
+    pub line: usize,
+    /// The column in characters, from 1; 0 when the finding is about the file as a whole.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What to do next.
+    pub remedy: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", escaped(&self.file))?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        write!(f, ": {}; {}", escaped(&self.what), escaped(&self.remedy))
+    }
+}
+
+/// Keeps control characters of a hostile file out of logs and terminals.
+pub(crate) fn escaped(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+/// Why a change to `cluster/apps` was not planned. Nothing is ever written together with a refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A person holds the channel.
+    #[error(
+        "{app}/{environment}: the {channel} channel is held by {by} ({reason}); run `fabrique release {app}` to let it move"
+    )]
+    Held {
+        /// The app.
+        app: AppName,
+        /// The environment.
+        environment: EnvironmentName,
+        /// The held channel.
+        channel: Channel,
+        /// Who holds it.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+
+    /// Bindings do not show what the composition says: a person changed them, and a person decides.
+    #[error("{app}/{environment}: {}; run `fabrique repair {app}` to rewrite them from the composition, or revert the edit", Listed(.drifts))]
+    Drift {
+        /// The app.
+        app: AppName,
+        /// The environment.
+        environment: EnvironmentName,
+        /// Each binding that differs; never empty.
+        drifts: Vec<Drift>,
+    },
+
+    /// Something has to happen first.
+    #[error("{app}/{environment}: {what}; {remedy}")]
+    NotYet {
+        /// The app.
+        app: AppName,
+        /// The environment.
+        environment: EnvironmentName,
+        /// What is missing.
+        what: String,
+        /// What makes it come.
+        remedy: String,
+    },
+
+    /// The app has no such environment.
+    #[error(
+        "{app} has no environment {environment}; declare it under spec.environments of apps/{app}/app.yaml"
+    )]
+    NoEnvironment {
+        /// The app.
+        app: AppName,
+        /// The missing environment.
+        environment: EnvironmentName,
+    },
+
+    /// A file cannot be used as it is.
+    #[error("{0}")]
+    BadFile(Box<Finding>),
+
+    /// A binding's path leads nowhere.
+    #[error("{file}: nothing at {path}: {found}; correct the file, or the binding in app.yaml")]
+    BindingNotFound {
+        /// The file, from the root of `cluster/apps`.
+        file: RelPath,
+        /// The binding's path.
+        path: String,
+        /// How far it leads, and what is near.
+        found: String,
+    },
+
+    /// A binding's path leads to several places.
+    #[error("{file}: {path} matches {} places (lines {}); make the path match exactly one", .lines.len(), Numbers(.lines))]
+    BindingAmbiguous {
+        /// The file, from the root of `cluster/apps`.
+        file: RelPath,
+        /// The binding's path.
+        path: String,
+        /// The lines of the matches, from 1.
+        lines: Vec<usize>,
+    },
+
+    /// YAML that cannot be edited without risk of changing more than one value.
+    #[error("{file}:{line}: {what}; {remedy}")]
+    UnsupportedYaml {
+        /// The file, from the root of `cluster/apps`.
+        file: RelPath,
+        /// The line, from 1.
+        line: usize,
+        /// What stands there.
+        what: String,
+        /// How to write it instead.
+        remedy: String,
+    },
+
+    /// A path that this change may not read or write.
+    #[error("{path}: {why}; nothing was written")]
+    PathRefused {
+        /// The path, escaped.
+        path: String,
+        /// The rule it breaks.
+        why: String,
+    },
+
+    /// More than a change may hold.
+    #[error("{what}; {remedy}")]
+    TooLarge {
+        /// What is too large, with its size and the limit.
+        what: String,
+        /// What to do next.
+        remedy: String,
+    },
+}
+
+impl From<Finding> for Refusal {
+    fn from(finding: Finding) -> Self {
+        Self::BadFile(Box::new(finding))
+    }
+}
+
+struct Numbers<'a>(&'a [usize]);
+
+impl fmt::Display for Numbers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&texts.join(", "))
+    }
+}
+
+struct Listed<'a>(&'a [Drift]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(Drift::to_string).collect();
+        f.write_str(&texts.join("; "))
+    }
+}

@@ -1,0 +1,134 @@
+//! Registrations: `apps/<app>/app.yaml`, what pushing one means, and what is wrong with them.
+
+mod app;
+mod environment;
+mod relations;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fabrique_core::app::App;
+use fabrique_core::id::{AppName, BranchName, ImageRepository, RelPath, RepoName};
+
+use crate::reader::Reader;
+use crate::refusal::{Finding, Refusal};
+use crate::tree::Tree;
+
+/// The name of a registration's file.
+pub const FILE_NAME: &str = "app.yaml";
+
+/// What the operator of the cluster allows every registration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// Where images may be pushed: `registry:80`, or `registry:80/team` and everything below it. An empty
+    /// list allows nothing.
+    pub registries: Vec<String>,
+}
+
+impl Rules {
+    /// Whether `image` is inside one of the registries.
+    #[must_use]
+    pub fn allow(&self, image: &ImageRepository) -> bool {
+        self.registries.iter().any(|allowed| {
+            image
+                .as_str()
+                .strip_prefix(allowed.trim_end_matches('/'))
+                .is_some_and(|rest| rest.starts_with('/'))
+        })
+    }
+}
+
+/// Every registration of a tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Registrations {
+    /// The apps without findings.
+    pub apps: BTreeMap<AppName, App>,
+    /// What is wrong with the others, in order of file and line. An app with a finding is not in `apps`.
+    pub findings: Vec<Finding>,
+}
+
+impl Registrations {
+    /// Reads every `apps/<app>/app.yaml`. A wrong one hides no other.
+    #[must_use]
+    pub fn load(tree: &Tree, rules: &Rules) -> Self {
+        let mut read = Vec::new();
+        let mut findings = Vec::new();
+        for (path, _) in tree.iter() {
+            let segments: Vec<&str> = path.as_str().split('/').collect();
+            let ["apps", directory, FILE_NAME] = segments.as_slice() else { continue };
+            match tree.read(path) {
+                Ok(Some(bytes)) => match parse(path, directory, bytes, rules) {
+                    Ok(app) => read.push((path.clone(), app)),
+                    Err(wrong) => findings.extend(wrong),
+                },
+                Ok(None) => {}
+                Err(refusal) => findings.push(unreadable(path, &refusal)),
+            }
+        }
+        findings.extend(relations::between_apps(&read));
+        findings.sort();
+        let wrong: BTreeSet<&str> = findings.iter().map(|finding| finding.file.as_str()).collect();
+        let apps = read
+            .into_iter()
+            .filter(|(path, _)| !wrong.contains(path.as_str()))
+            .map(|(_, app)| (app.name.clone(), app))
+            .collect();
+        Self { apps, findings }
+    }
+
+    /// The apps that follow `branch` of `repo`, whose name Gitea compares without case.
+    pub fn by_repo<'r>(
+        &'r self,
+        repo: &'r RepoName,
+        branch: &'r BranchName,
+    ) -> impl Iterator<Item = &'r App> + 'r {
+        self.apps.values().filter(move |app| app.source.repo.same_as(repo) && app.source.branch == *branch)
+    }
+
+    /// The apps that a change of these paths of `cluster/apps` concerns. The contract concerns all.
+    #[must_use]
+    pub fn touching<'p>(&self, changed: impl IntoIterator<Item = &'p RelPath>) -> BTreeSet<AppName> {
+        let mut touched = BTreeSet::new();
+        for path in changed {
+            if path.as_str() == "contract.yaml" {
+                return self.apps.keys().cloned().collect();
+            }
+            let mut segments = path.as_str().split('/');
+            if segments.next() == Some("apps")
+                && let Some(name) = segments.next().and_then(|name| AppName::parse(name).ok())
+                && self.apps.contains_key(&name)
+            {
+                touched.insert(name);
+            }
+        }
+        touched
+    }
+}
+
+fn unreadable(path: &RelPath, refusal: &Refusal) -> Finding {
+    Finding {
+        file: path.as_str().to_owned(),
+        line: 0,
+        column: 0,
+        what: refusal.to_string(),
+        remedy: "replace the symlink by a file".to_owned(),
+    }
+}
+
+/// Reads one registration that lies in `apps/<directory>/`.
+///
+/// # Errors
+/// Everything that is wrong in the file by itself, at once.
+pub fn parse(path: &RelPath, directory: &str, bytes: &[u8], rules: &Rules) -> Result<App, Vec<Finding>> {
+    let reader = Reader::new(path.as_str());
+    let app = reader.parse(bytes).and_then(|yaml| {
+        let document = yaml.documents().first()?;
+        app::read(&reader, document, directory, rules)
+    });
+    match app {
+        Some(app) if !reader.has_findings() => Ok(app),
+        Some(_) | None => Err(reader.into_findings()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

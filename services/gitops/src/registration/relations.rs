@@ -1,0 +1,93 @@
+//! What only shows when several declarations are looked at together.
+
+use std::collections::BTreeMap;
+
+use fabrique_core::app::{App, Environment, ImageFrom, InfraFrom};
+use fabrique_core::id::{Channel, EnvironmentName, ImageRepository, RelPath};
+
+use crate::reader::Reader;
+use crate::refusal::Finding;
+use crate::yaml::Node;
+
+/// No two apps share an image: each would take the other's digests for its own. Nothing tells which of
+/// the two was there first, so both wait.
+pub(super) fn between_apps(apps: &[(RelPath, App)]) -> Vec<Finding> {
+    let mut by_image: BTreeMap<&ImageRepository, Vec<&(RelPath, App)>> = BTreeMap::new();
+    for entry in apps {
+        by_image.entry(&entry.1.image).or_default().push(entry);
+    }
+    let mut findings = Vec::new();
+    for (image, sharing) in by_image.into_iter().filter(|(_, sharing)| sharing.len() > 1) {
+        for (path, app) in &sharing {
+            let others: Vec<&str> = sharing
+                .iter()
+                .map(|(_, other)| other.name.as_str())
+                .filter(|name| *name != app.name.as_str())
+                .collect();
+            findings.push(Finding {
+                file: path.as_str().to_owned(),
+                line: 0,
+                column: 0,
+                what: format!("the image {image} is also the image of {}", others.join(", ")),
+                remedy: "give each app its own image".to_owned(),
+            });
+        }
+    }
+    findings
+}
+
+/// Every environment that another one is promoted from exists, and following them ends.
+pub(super) fn between_environments(reader: &Reader<'_>, environments: &[(&Node, Environment)]) {
+    for channel in [Channel::Image, Channel::Infra] {
+        let sources: BTreeMap<&EnvironmentName, Option<&EnvironmentName>> =
+            environments.iter().map(|(_, e)| (&e.name, source(e, channel))).collect();
+        for (node, environment) in environments {
+            let Some(from) = source(environment, channel) else { continue };
+            if !sources.contains_key(from) {
+                let names: Vec<&str> = sources.keys().map(|name| name.as_str()).collect();
+                reader.report(
+                    *node,
+                    format!(
+                        "the {channel} of {} comes from {from}, which is not an environment",
+                        environment.name
+                    ),
+                    format!("use one of {}", names.join(", ")),
+                );
+            } else if returns_to(&environment.name, &sources) {
+                reader.report(
+                    *node,
+                    format!("the {channel} of {} comes from itself through {from}", environment.name),
+                    "let one environment of the circle come from build, head, pinned or files",
+                );
+            }
+        }
+    }
+}
+
+fn source(environment: &Environment, channel: Channel) -> Option<&EnvironmentName> {
+    match channel {
+        Channel::Image => match &environment.image {
+            ImageFrom::Environment(name) => Some(name),
+            ImageFrom::Build => None,
+        },
+        Channel::Infra => match &environment.infra {
+            InfraFrom::Environment(name) => Some(name),
+            InfraFrom::Files | InfraFrom::Head(_) | InfraFrom::Pinned(_) => None,
+        },
+    }
+}
+
+fn returns_to(
+    start: &EnvironmentName,
+    sources: &BTreeMap<&EnvironmentName, Option<&EnvironmentName>>,
+) -> bool {
+    let mut at = start;
+    for _ in 0..sources.len() {
+        match sources.get(at).copied().flatten() {
+            Some(next) if next == start => return true,
+            Some(next) => at = next,
+            None => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,224 @@
+use std::time::Duration;
+
+use fabrique_core::app::{BindingForm, ImageFrom, InfraFrom};
+use fabrique_core::id::Channel;
+
+use super::*;
+use crate::tree::{Entry, FileKind};
+
+const CITATION: &str = r#"# apps/citation/app.yaml
+apiVersion: fabrique/v1
+kind: App
+metadata: { name: citation }
+spec:
+  source: { repo: atlas/atlas, branch: main, declaration: dataops/citation-dagster/code-location.manifest.yaml }
+  image: registry:80/citation-dagster
+  build: { context: dataops/citation-dagster, dockerfile: Dockerfile, target: "", args: { PYTHON: 3.10 }, secrets: [], platforms: [linux/amd64], watch: ["dataops/citation-dagster/**"], timeout: 30m }
+  environments:
+    - name: prod
+      image: { from: build }
+      infra: { from: head, repo: atlas/atlas, path: dataops/citation-dagster/deploy/overlays/prod }
+      bindings:
+        - { channel: image, file: kustomization.yaml, path: "images[name=registry:80/citation-dagster].digest", form: digest }
+        - { channel: image, file: patch-s3-envfrom.yaml, path: "spec.template.spec.containers[0].env[name=DAGSTER_CURRENT_IMAGE].value", form: reference }
+"#;
+
+const SMALLEST: &str = "apiVersion: fabrique/v1\nkind: App\nmetadata: {name: small}\nspec:\n  source: {repo: Org/repo}\n  image: registry:80/small\n";
+
+fn rules() -> Rules {
+    Rules { registries: vec!["registry:80".to_owned()] }
+}
+
+fn tree(files: &[(&str, &str)]) -> Tree {
+    files
+        .iter()
+        .map(|(path, text)| (RelPath::parse(path).unwrap(), Entry::regular(text.to_string())))
+        .collect()
+}
+
+fn load(files: &[(&str, &str)]) -> Registrations {
+    Registrations::load(&tree(files), &rules())
+}
+
+fn report(files: &[(&str, &str)]) -> String {
+    load(files).findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_documented_registration_is_read_whole() {
+    let loaded = load(&[("apps/citation/app.yaml", CITATION)]);
+    assert_eq!(loaded.findings, []);
+    let app = &loaded.apps[&AppName::parse("citation").unwrap()];
+    assert_eq!(app.source.repo.to_string(), "atlas/atlas");
+    assert_eq!(app.build.args["PYTHON"], "3.10", "an argument is taken as written");
+    assert_eq!(app.build.target, None);
+    assert_eq!(app.build.trust.as_str(), "atlas");
+    let prod = &app.environments[0];
+    assert_eq!(prod.image, ImageFrom::Build);
+    assert!(
+        matches!(&prod.infra, InfraFrom::Head(overlay) if overlay.path.as_str().ends_with("overlays/prod"))
+    );
+    assert_eq!(prod.bindings[0].form, BindingForm::Digest);
+    assert_eq!(prod.bindings[1].channel, Channel::Image);
+}
+
+#[test]
+fn what_is_left_out_has_its_documented_default() {
+    let loaded = load(&[("apps/small/app.yaml", SMALLEST)]);
+    assert_eq!(loaded.findings, []);
+    let app = &loaded.apps[&AppName::parse("small").unwrap()];
+    assert_eq!(app.source.branch.as_str(), "main");
+    assert_eq!(app.source.declaration, None);
+    assert!(app.build.context.is_root());
+    assert_eq!(app.build.dockerfile.as_str(), "Dockerfile");
+    assert_eq!(app.build.platforms.iter().map(|p| p.as_str()).collect::<Vec<_>>(), ["linux/amd64"]);
+    assert_eq!(app.build.timeout, Duration::from_secs(1800));
+    assert!(app.build.watch.is_empty() && app.environments.is_empty());
+    assert_eq!(app.build.trust.as_str(), "Org");
+}
+
+#[test]
+fn everything_wrong_in_a_file_is_said_at_once_with_place_and_remedy() {
+    let bad = r#"apiVersion: fabrique/v2
+kind: App
+metadata: { name: other, labels: {} }
+spec:
+  source: { repo: atlas, brnch: main }
+  image: docker.io/library/x
+  build:
+    context: ../up
+    dockerfle: D
+    target: "a b"
+    args: { 1X: "y" }
+    platforms: [linux]
+    watch: ["a/[", "../x", "ok/**"]
+    timeout: 3 fortnights
+  environments:
+    - name: build
+      infra: { from: files, path: x }
+    - { name: a, image: { from: ghost }, bindings: [{ channel: image, file: ../../b/app.yaml, path: "a[", form: digset }] }
+    - { name: b, bindings: [{ channel: infra, file: composition.yaml, path: a, form: digest }] }
+"#;
+    insta::assert_snapshot!(report(&[("apps/bad/app.yaml", bad)]), @r#"
+apps/bad/app.yaml:1:13: apiVersion is "fabrique/v2"; write apiVersion: fabrique/v1
+apps/bad/app.yaml:3:19: metadata.name is other, the directory is apps/bad; give both the same name
+apps/bad/app.yaml:3:26: metadata has no field "labels"; remove it, the fields are name
+apps/bad/app.yaml:5:19: repo: "atlas" is not a repository (organisation/name); correct the value
+apps/bad/app.yaml:5:26: spec.source has no field "brnch"; did you mean branch?
+apps/bad/app.yaml:6:10: docker.io/library/x is outside of the allowed registries (registry:80); use an allowed registry, or let an operator allow this one
+apps/bad/app.yaml:16:13: build is a word of `from:`; give the environment another name
+apps/bad/app.yaml:17:35: infra.path has no meaning with from: files; remove it, or write from: head
+apps/bad/app.yaml:18:7: the image of a comes from ghost, which is not an environment; use one of a, b, build
+apps/bad/app.yaml:18:77: the binding's file "../../b/app.yaml" is not inside the environment's directory; write a path relative to apps/<app>/<environment>/, without '..'
+apps/bad/app.yaml:18:101: path: an index, a quoted key, key=value or ~image is expected at character 3 of the path; correct the value
+apps/bad/app.yaml:18:113: form is "digset"; write one of digest, reference, kustomize-image, revision
+apps/bad/app.yaml:19:29: the infra channel has a revision only; write form: revision, or channel: image
+apps/bad/app.yaml:19:53: a binding cannot be in composition.yaml; name a manifest of the environment
+"#);
+}
+
+#[test]
+fn environments_refer_to_one_another_without_gaps_or_circles() {
+    let with = |environments: &str| format!("{SMALLEST}  environments:\n{environments}");
+    let text = with(
+        "    - { name: a, image: { from: b } }\n    - { name: b, image: { from: c } }\n    - { name: c, image: { from: b } }\n    - { name: d, infra: { from: d } }\n    - { name: e, image: { from: ghost } }\n    - { name: f }\n    - { name: f }\n",
+    );
+    insta::assert_snapshot!(report(&[("apps/small/app.yaml", &text)]), @r#"
+apps/small/app.yaml:9:7: the image of b comes from itself through c; let one environment of the circle come from build, head, pinned or files
+apps/small/app.yaml:10:7: the image of c comes from itself through b; let one environment of the circle come from build, head, pinned or files
+apps/small/app.yaml:11:7: the infra of d comes from itself through d; let one environment of the circle come from build, head, pinned or files
+apps/small/app.yaml:12:7: the image of e comes from ghost, which is not an environment; use one of a, b, c, d, e, f
+apps/small/app.yaml:14:7: the environment f is declared twice; rename or remove one
+"#);
+    let chain = with(
+        "    - { name: staging }\n    - { name: prod, image: { from: staging }, infra: { from: staging } }\n",
+    );
+    assert_eq!(report(&[("apps/small/app.yaml", &chain)]), "");
+}
+
+#[test]
+fn a_malformed_registration_hides_no_other() {
+    let twice = SMALLEST.replace("kind: App\n", "kind: App\nkind: App\n");
+    let anchored = SMALLEST.replace("registry:80/small", "&x registry:80/small");
+    let two = format!("{SMALLEST}---\n{SMALLEST}");
+    let loaded = load(&[
+        ("apps/citation/app.yaml", CITATION),
+        ("apps/anchored/app.yaml", &anchored),
+        ("apps/broken/app.yaml", "a: ["),
+        ("apps/empty/app.yaml", ""),
+        ("apps/list/app.yaml", "- a"),
+        ("apps/twice/app.yaml", &twice),
+        ("apps/two/app.yaml", &two),
+        ("apps/citation/prod/app.yaml", "not: a registration"),
+    ]);
+    assert_eq!(loaded.apps.keys().map(AppName::as_str).collect::<Vec<_>>(), ["citation"]);
+    insta::assert_snapshot!(loaded.findings.iter().map(Finding::to_string).collect::<Vec<_>>().join("\n"), @r#"
+apps/anchored/app.yaml:6:10: anchors and aliases are not accepted here; write the value out
+apps/broken/app.yaml:2:1: not YAML: while parsing a node, did not find expected node content; correct the syntax
+apps/empty/app.yaml: 0 YAML documents, exactly one is expected; keep one document
+apps/list/app.yaml:1:1: the registration is a list, a mapping is expected; write key: value pairs
+apps/twice/app.yaml:3:1: the key "kind" is written twice; keep one of them
+apps/two/app.yaml: 2 YAML documents, exactly one is expected; keep one document
+"#);
+}
+
+#[test]
+fn a_name_is_its_directory_whatever_the_case() {
+    insta::assert_snapshot!(report(&[("apps/Small/app.yaml", SMALLEST), ("apps/small2/app.yaml", SMALLEST)]), @r#"
+apps/Small/app.yaml:3:18: metadata.name is small, the directory is apps/Small; give both the same name
+apps/small2/app.yaml:3:18: metadata.name is small, the directory is apps/small2; give both the same name
+"#);
+    let both = load(&[("apps/Small/app.yaml", SMALLEST), ("apps/small/app.yaml", SMALLEST)]);
+    assert_eq!((both.apps.len(), both.findings.len()), (1, 1), "the one in its own directory stands");
+}
+
+#[test]
+fn apps_that_share_an_image_both_wait() {
+    let other = SMALLEST.replace("name: small", "name: other");
+    let loaded = load(&[
+        ("apps/small/app.yaml", SMALLEST),
+        ("apps/other/app.yaml", &other),
+        ("apps/citation/app.yaml", CITATION),
+    ]);
+    assert_eq!(loaded.apps.len(), 1);
+    insta::assert_snapshot!(loaded.findings[0], @"apps/other/app.yaml: the image registry:80/small is also the image of small; give each app its own image");
+}
+
+#[test]
+fn a_registry_allows_what_is_inside_it_and_not_what_begins_like_it() {
+    let allow = |registry: &str, image: &str| {
+        Rules { registries: vec![registry.to_owned()] }.allow(&ImageRepository::parse(image).unwrap())
+    };
+    assert!(allow("registry:80", "registry:80/a/b"));
+    assert!(allow("registry:80/team", "registry:80/team/a"));
+    assert!(allow("registry:80/team/", "registry:80/team/a"));
+    assert!(!allow("registry:80/team", "registry:80/team2/a"));
+    assert!(!allow("registry:8", "registry:80/a"));
+    assert!(!Rules::default().allow(&ImageRepository::parse("registry:80/a").unwrap()));
+}
+
+#[test]
+fn a_symlinked_registration_is_reported_and_not_followed() {
+    let path = RelPath::parse("apps/small/app.yaml").unwrap();
+    let link = Entry { kind: FileKind::Symlink, bytes: "../other/app.yaml".into() };
+    let loaded = Registrations::load(&[(path, link)].into_iter().collect(), &rules());
+    assert!(loaded.apps.is_empty());
+    assert_eq!(loaded.findings.len(), 1);
+}
+
+#[test]
+fn look_ups_find_the_apps_of_a_branch_and_of_changed_paths() {
+    let loaded = load(&[("apps/citation/app.yaml", CITATION), ("apps/small/app.yaml", SMALLEST)]);
+    let main = BranchName::parse("main").unwrap();
+    let repo = RepoName::parse("Atlas/ATLAS").unwrap();
+    let names: Vec<_> = loaded.by_repo(&repo, &main).map(|app| app.name.as_str()).collect();
+    assert_eq!(names, ["citation"]);
+    assert_eq!(loaded.by_repo(&repo, &BranchName::parse("next").unwrap()).count(), 0);
+    let touched = |paths: &[&str]| {
+        let paths: Vec<RelPath> = paths.iter().map(|p| RelPath::parse(p).unwrap()).collect();
+        loaded.touching(&paths).into_iter().map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(touched(&["apps/small/prod/x.yaml", "README.md", "apps/ghost/app.yaml"]), ["small"]);
+    assert_eq!(touched(&["contract.yaml"]), ["citation", "small"]);
+    assert!(touched(&["applications/citation-prod.yaml"]).is_empty());
+}
