@@ -1,6 +1,6 @@
 //! A set of peers that live and die together.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
 use anyhow::{Context, Result};
@@ -8,11 +8,12 @@ use futures::future::try_join_all;
 use tokio::sync::OnceCell;
 
 use crate::buildkit::{Buildkit, BuildkitOptions};
-use crate::folder::Folder;
+use crate::folder::{self, Folder};
 use crate::gitea::{Gitea, GiteaOptions};
 use crate::install::{self, Cache, Product};
 use crate::nats::{Nats, NatsOptions};
 use crate::peer::Peer;
+use crate::ports::free_port;
 use crate::registry::Registry;
 
 /// Which peers a bed has, and how they differ from the usual.
@@ -83,7 +84,7 @@ impl BedBuilder {
             .await
             .context("preparing the bed's binaries")??;
         let folder = Folder::create()?;
-        let registry_port = if self.registry { Some(Registry::port()?) } else { None };
+        let registry_port = if self.registry { Some(free_port()?) } else { None };
         let cache = &cache;
         let path = folder.path();
         let nats = async {
@@ -104,7 +105,7 @@ impl BedBuilder {
         }));
         let (nats, gitea, registry, buildkit) =
             tokio::try_join!(Box::pin(nats), Box::pin(gitea), Box::pin(registry), Box::pin(buildkit))?;
-        let peers = Arc::new(Peers { nats, gitea, registry, buildkit });
+        let peers = Arc::new(Peers { nats, gitea, registry, buildkit, folder: path.to_owned() });
         report_on_panic(&peers);
         Ok(Bed { peers, cache: cache.clone(), folder })
     }
@@ -120,14 +121,14 @@ impl BedBuilder {
     }
 }
 
-fn subfolder(bed: &Path, name: &str) -> Result<std::path::PathBuf> {
+fn subfolder(bed: &Path, name: &str) -> Result<PathBuf> {
     let folder = bed.join(name);
     std::fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
     Ok(folder)
 }
 
 /// A set of running peers in one temporary folder. Dropping it kills them and removes the folder; during a panic
-/// the folder stays, for its logs.
+/// the folder stays for an hour, for its logs.
 #[derive(Debug)]
 pub struct Bed {
     peers: Arc<Peers>,
@@ -209,6 +210,12 @@ impl Bed {
         Ok(command)
     }
 
+    /// The `buildctl` program, for benchmarks that call it by themselves.
+    #[must_use]
+    pub fn buildctl(&self) -> PathBuf {
+        self.cache.folder(Product::Buildkit).join("buildctl")
+    }
+
     /// The last lines of every peer's log.
     #[must_use]
     pub fn logs(&self) -> String {
@@ -242,6 +249,7 @@ struct Peers {
     gitea: Option<Gitea>,
     registry: Option<Registry>,
     buildkit: Vec<Buildkit>,
+    folder: PathBuf,
 }
 
 impl Peers {
@@ -272,8 +280,10 @@ fn report_on_panic(peers: &Arc<Peers>) {
         std::panic::set_hook(Box::new(move |info| {
             before(info);
             let Ok(living) = LIVING.try_lock() else { return };
-            let logs: String = living.iter().filter_map(Weak::upgrade).map(|peers| peers.report()).collect();
-            show(&logs);
+            for peers in living.iter().filter_map(Weak::upgrade) {
+                folder::mark_failed(&peers.folder);
+                show(&peers.report());
+            }
         }));
     });
 }

@@ -28,7 +28,7 @@ pub struct TlsFiles {
 pub struct BuildkitOptions {
     /// Mutual TLS on the TCP address; plain when `None`.
     pub tls: Option<TlsFiles>,
-    /// Lines appended to `buildkitd.toml`.
+    /// Tables appended to `buildkitd.toml`.
     pub extra_toml: String,
 }
 

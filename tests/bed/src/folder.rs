@@ -1,4 +1,4 @@
-//! The temporary folder of a bed, locked by its owner and swept when the owner is gone.
+//! Temporary folders, locked by their owner and swept when the owner is gone.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 const LOCK: &str = "owner.lock";
+/// Its age tells how long ago a test failed that used the folder.
+const FAILED: &str = "failed";
+/// How long a failed test's folder is spared, for somebody to read its logs.
+const SPARED: Duration = Duration::from_secs(3600);
 const REMOVAL: Duration = Duration::from_secs(5);
 
 /// The folder of all beds of this user. In the system's temporary folder rather than in the cache: the user that
@@ -23,7 +27,8 @@ pub(crate) fn base() -> Result<PathBuf> {
     Ok(base)
 }
 
-/// A bed's folder. Dropping it removes it, unless it was told to stay.
+/// The folder of a bed or a clone. Dropping it removes it, unless it was told to stay; after a `kill -9` of its
+/// owner the next one to be made removes it.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
@@ -37,6 +42,9 @@ impl Folder {
     pub(crate) fn create() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let base = base()?;
+        // A folder whose lock is made but not yet taken looks abandoned: nobody may sweep meanwhile.
+        let turn = File::create(base.join("sweep.lock"))?;
+        turn.lock().context("waiting for the turn to sweep")?;
         sweep(&base);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // The pid alone could meet the folder of a dead process of the same number that is still being swept.
@@ -44,7 +52,7 @@ impl Folder {
         let path = base.join(format!("{}-{number}-{salt:04x}", std::process::id()));
         fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
         let lock = File::create(path.join(LOCK))?;
-        lock.lock().context("locking the bed's folder")?;
+        lock.lock().context("locking a temporary folder")?;
         Ok(Self { path, keep: false, _lock: lock })
     }
 
@@ -52,9 +60,10 @@ impl Folder {
         &self.path
     }
 
-    /// Leaves the folder for the next sweep, so that logs can be read after a failure.
+    /// Leaves the folder for an hour, so that logs can be read after a failure.
     pub(crate) fn keep(&mut self) {
         self.keep = true;
+        mark_failed(&self.path);
     }
 }
 
@@ -66,11 +75,22 @@ impl Drop for Folder {
     }
 }
 
-/// Removes the folders whose owner's lock is free. A folder that has no lock file yet is being made just now.
+/// Makes sweepers spare a folder for an hour after its owner's end.
+pub(crate) fn mark_failed(folder: &Path) {
+    // Without the mark the logs go early, which is no reason to fail once more.
+    let _ = File::create(folder.join(FAILED));
+}
+
+fn failed_lately(folder: &Path) -> bool {
+    let marked = fs::metadata(folder.join(FAILED)).and_then(|mark| mark.modified());
+    marked.is_ok_and(|marked| marked.elapsed().is_ok_and(|age| age < SPARED))
+}
+
+/// Removes the folders whose owner's lock is free.
 fn sweep(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
-        if lock.try_lock().is_ok() {
+        if lock.try_lock().is_ok() && !failed_lately(&entry.path()) {
             remove(&entry.path());
         }
     }

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tempfile::TempDir;
 use tokio::process::Command;
+
+use crate::folder::Folder;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -13,8 +14,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// machine's own git configuration. Credentials may stand in the URL: this is the test's side only.
 #[derive(Debug)]
 pub struct GitRepo {
-    folder: TempDir,
     path: PathBuf,
+    /// Removed with everything in it when the clone is dropped.
+    _folder: Folder,
 }
 
 impl GitRepo {
@@ -23,12 +25,10 @@ impl GitRepo {
     /// # Errors
     /// When git fails.
     pub async fn clone(url: &str) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("fabrique-clone-").tempdir()?;
+        let folder = Folder::create()?;
         let path = folder.path().join("work");
-        let repo = Self { folder, path };
-        let work = repo.path.to_string_lossy().into_owned();
-        run(repo.folder.path(), &["clone", "--quiet", "--", url, &work]).await?;
-        Ok(repo)
+        run(folder.path(), &["clone", "--quiet", "--", url, "work"]).await?;
+        Ok(Self { path, _folder: folder })
     }
 
     /// The root of the working copy.

@@ -31,13 +31,13 @@
 //!   lives as long as the process, so that even `kill -9` of a test binary leaves no server behind. Folders of
 //!   dead owners are swept when the next bed starts.
 //! * **Logs**: when a test panics, the last lines of every peer's log go to its captured output, with the path
-//!   of the whole log, which stays on disk until the next bed starts. Errors of this crate carry the log's tail
-//!   too. A test that returns `Err` instead of panicking shows only that.
+//!   of the whole log, which stays on disk for an hour. Errors of this crate carry the log's tail too. A test that
+//!   returns `Err` instead of panicking shows only that.
 //! * **Ports** come from below the kernel's ephemeral range and are held for the life of the process, so that a
 //!   peer that was killed finds its port still free.
 //! * **Root** is needed for BuildKit (the daemon runs as the user `fabrique-bed`, made on first use with a range
 //!   in `/etc/subuid`) and to install missing Debian packages. The other peers run as the caller.
-//! * The images are named `127.0.0.1:PORT/…`, see [`Registry::host`]; a busybox base image is there as
+//! * **Images** are named `127.0.0.1:PORT/…`, see [`Registry::host`]; a busybox base image is there as
 //!   [`Registry::busybox`].
 
 mod bed;
@@ -53,6 +53,7 @@ mod ports;
 mod registry;
 mod spawn;
 mod template;
+mod tls;
 mod wait;
 
 pub use bed::{Bed, BedBuilder};
@@ -63,4 +64,5 @@ pub use nats::{Nats, NatsOptions, ROLES};
 pub use peer::Peer;
 pub use ports::free_port;
 pub use registry::Registry;
+pub use tls::MutualTls;
 pub use wait::wait_until;

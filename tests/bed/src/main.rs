@@ -48,6 +48,7 @@ async fn main() -> Result<()> {
             let bed = Bed::builder().all().start().await?;
             let peers =
                 [bed.nats().peer(), bed.gitea().peer(), bed.registry().peer(), bed.buildkit(0).peer()];
+            writeln!(out, "folder {}", bed.folder().display())?;
             for peer in peers {
                 writeln!(out, "{} {}", peer.name(), peer.pid().unwrap_or_default())?;
             }

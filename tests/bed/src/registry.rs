@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use crate::http;
 use crate::install::{BUSYBOX_BLOBS, Cache, Product};
 use crate::peer::{Peer, Ready};
-use crate::ports::free_port;
 use crate::spawn::Launch;
 use crate::template::fill;
 
@@ -44,10 +43,6 @@ impl Registry {
         let registry = Self { peer, port };
         registry.push_busybox(&cache.folder(Product::Busybox)).await.context("pushing the base image")?;
         Ok(registry)
-    }
-
-    pub(crate) fn port() -> Result<u16> {
-        free_port()
     }
 
     /// The process.

@@ -5,7 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use fabrique_bed::{Bed, GitRepo, GiteaOptions, NatsOptions, Peer, Queues, ROLES, wait_until};
+use fabrique_bed::{
+    Bed, BuildkitOptions, GitRepo, GiteaOptions, MutualTls, NatsOptions, Peer, Queues, ROLES, wait_until,
+};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -177,13 +179,14 @@ async fn an_open_bus_lets_anyone_in_and_a_small_one_fills_up() {
     assert!(refused.contains("insufficient storage"), "{refused}");
 }
 
-async fn crash(peer: &Peer) {
-    let before = peer.pid().unwrap();
-    peer.kill9().await.unwrap();
+async fn crash(peer: &Peer) -> Result<()> {
+    let before = peer.pid().context("it should run")?;
+    peer.kill9().await?;
     assert!(!peer.is_running());
     assert!(!Path::new(&format!("/proc/{before}")).exists());
-    peer.start_again().await.unwrap();
+    peer.start_again().await?;
     assert_ne!(peer.pid(), Some(before));
+    Ok(())
 }
 
 #[tokio::test]
@@ -196,7 +199,7 @@ async fn every_peer_keeps_its_data_and_port_over_kill_9() {
     nats(&bed, &["kv", "put", "facts", "sky", "blue"]).await.unwrap();
 
     for peer in [bed.nats().peer(), bed.gitea().peer(), bed.registry().peer(), bed.buildkit(0).peer()] {
-        crash(peer).await;
+        crash(peer).await.unwrap();
     }
 
     assert!(nats(&bed, &["kv", "get", "facts", "sky", "--raw"]).await.unwrap().contains("blue"));
@@ -294,6 +297,8 @@ async fn peers_die_with_an_owner_that_is_killed() {
         .unwrap();
     let mut lines = BufReader::new(owner.stdout.take().unwrap()).lines();
     let mut pids = Vec::new();
+    let folder = lines.next_line().await.unwrap().expect("the owner ended early");
+    let folder = Path::new(folder.strip_prefix("folder ").unwrap());
     for _ in 0..4 {
         let line = lines.next_line().await.unwrap().expect("the owner ended early");
         let (name, pid) = line.split_once(' ').unwrap();
@@ -308,6 +313,46 @@ async fn peers_die_with_an_owner_that_is_killed() {
     })
     .await
     .unwrap();
+
+    let _next = Bed::builder().start().await.unwrap();
+    assert!(!folder.exists(), "the next bed sweeps what a killed owner left");
+}
+
+#[tokio::test]
+async fn a_failed_test_leaves_its_folder() {
+    let bed = Bed::builder().start().await.unwrap();
+    let folder = bed.folder().to_owned();
+    let failing = std::thread::spawn(move || {
+        let _bed = bed;
+        panic!("on purpose");
+    });
+    assert!(failing.join().is_err());
+    let _next = Bed::builder().start().await.unwrap();
+    assert!(folder.exists());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
+async fn mutual_tls_lets_in_only_who_has_a_certificate() {
+    let files = Bed::builder().start().await.unwrap();
+    let tls = MutualTls::create(files.folder()).unwrap();
+    let options =
+        BuildkitOptions { tls: Some(tls.server()), extra_toml: "[log]\nformat = \"json\"\n".into() };
+    let bed = Bed::builder().buildkit_with(options).start().await.unwrap();
+    let workers = async |identity: bool| {
+        let mut command = tokio::process::Command::new(bed.buildctl());
+        command
+            .args(["--addr", &bed.buildkit(0).address(), "--timeout", "5"])
+            .arg("--tlscacert")
+            .arg(&tls.ca);
+        if identity {
+            command.arg("--tlscert").arg(&tls.client_cert).arg("--tlskey").arg(&tls.client_key);
+        }
+        command.args(["debug", "workers"]).output().await.unwrap().status.success()
+    };
+    assert!(workers(true).await);
+    assert!(!workers(false).await);
+    assert!(bed.buildkit(0).peer().log_tail(1).starts_with('{'), "the extra lines of TOML count");
 }
 
 /// A process and all below it.

@@ -105,12 +105,24 @@ fn build(cache: &Cache, product: Product) -> Result<()> {
     }
     say(&format!("{product}: building, {}", product.estimate()));
     let start = Instant::now();
-    let folder = tempfile::Builder::new().prefix(".building-").tempdir_in(&cache.root)?;
+    let prefix = format!(".building-{}.", product.name());
+    remove_leftovers(&cache.root, &prefix)?;
+    let folder = tempfile::Builder::new().prefix(&prefix).tempdir_in(&cache.root)?;
     let out = folder.path().join("out");
     fs::create_dir(&out)?;
     product.build(cache, &Workshop { product, scratch: folder.path(), out: &out })?;
     fs::rename(&out, &target).with_context(|| format!("putting {} in place", target.display()))?;
     say(&format!("{product}: built in {:.0} s", start.elapsed().as_secs_f32()));
+    Ok(())
+}
+
+/// Removes what builds of the same product left that were killed; its lock says that none is alive.
+fn remove_leftovers(root: &Path, prefix: &str) -> Result<()> {
+    for entry in fs::read_dir(root)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(prefix) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,30 @@
+# Plain `./just` lists the recipes. CI runs the same ones, through .ci/run.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+[private]
+default:
+    @{{ just_executable() }} --list --unsorted
+
+# Build the test bed's peers: about 10 minutes the first time, a moment after that
+bed:
+    cargo run --locked --quiet --package fabrique-bed --bin bed -- build
+
+# Run every test, against real servers; ARGS go to `cargo test`
+test *ARGS: bed
+    cargo test --locked --workspace {{ ARGS }}
+
+# Check formatting, clippy and, where cargo-deny is installed, the dependencies
+lint:
+    cargo fmt --all --check
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+    @if command -v cargo-deny >/dev/null; then {{ just_executable() }} deny; else echo "lint: cargo-deny is not installed, dependencies were not checked"; fi
+
+# Check the dependencies' licences, sources, bans and, where the database can be had, advisories
+deny:
+    cargo deny --workspace check --hide-inclusion-graph bans licenses sources
+    @if timeout 120 cargo deny fetch db >/dev/null 2>&1; then cargo deny --workspace check advisories; else echo "deny: ADVISORIES WERE NOT CHECKED: the RustSec database cannot be reached from this machine"; fi
+
+# Format the code
+format:
+    cargo fmt --all
