@@ -1,0 +1,303 @@
+//! One request to Gitea: its token, its bounds, its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabrique_core::id::RepoName;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::redirect::Policy;
+use reqwest::{Method, Response, StatusCode};
+use secrecy::ExposeSecret;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use url::Url;
+
+use crate::config::{GiteaConfig, Purpose};
+use crate::error::GiteaError;
+use crate::text::escaped;
+
+/// Far above any answer used here; the largest hold one commit or fifty webhooks.
+const MAX_ANSWER: usize = 4 << 20;
+const MAX_REDIRECTS: usize = 3;
+const IDLE_CONNECTION: Duration = Duration::from_secs(30);
+
+/// A Gitea server. Clones share the connection pool.
+#[derive(Debug, Clone)]
+pub struct Gitea {
+    client: reqwest::Client,
+    config: Arc<GiteaConfig>,
+    /// Answers every question of [`fabrique_ports::forge::ForgeInspection`] with this token, where set.
+    inspects: Option<Purpose>,
+}
+
+impl Gitea {
+    /// Makes the client; nothing is sent yet. A TLS provider for rustls must be installed in the process.
+    ///
+    /// # Errors
+    /// [`GiteaError::Configuration`] when the base URL is not plain http(s), or a token cannot stand in a
+    /// header.
+    pub fn new(config: GiteaConfig) -> Result<Self, GiteaError> {
+        check(&config)?;
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("fabrique/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(config.connect_timeout)
+            .timeout(config.request_timeout)
+            .pool_idle_timeout(IDLE_CONNECTION)
+            .redirect(within(&config.base_url))
+            .no_proxy()
+            .build()
+            .map_err(|error| GiteaError::Configuration(format!("the HTTP client cannot be made: {error}")))?;
+        Ok(Self { client, config: Arc::new(config), inspects: None })
+    }
+
+    /// The same server, inspected with the token of one purpose: how `doctor` tries each of them.
+    #[must_use]
+    pub fn inspecting(&self, purpose: Purpose) -> Self {
+        Self { inspects: Some(purpose), ..self.clone() }
+    }
+
+    pub(crate) fn config(&self) -> &GiteaConfig {
+        &self.config
+    }
+
+    /// The purpose of reading this repository.
+    pub(crate) fn reading(&self, repo: &RepoName) -> Purpose {
+        match &self.config.apps_repo {
+            Some(apps) if apps.same_as(repo) => Purpose::Apps,
+            Some(_) | None => Purpose::Read,
+        }
+    }
+
+    /// The purpose of inspecting this repository, or the server.
+    pub(crate) fn inspection(&self, repo: Option<&RepoName>) -> Purpose {
+        self.inspects.unwrap_or_else(|| repo.map_or(Purpose::Read, |repo| self.reading(repo)))
+    }
+
+    pub(crate) async fn get(&self, purpose: Purpose, path: &Path) -> Result<Answer, GiteaError> {
+        self.send(purpose, Method::GET, path, None).await
+    }
+
+    pub(crate) async fn send(
+        &self,
+        purpose: Purpose,
+        method: Method,
+        path: &Path,
+        body: Option<&Value>,
+    ) -> Result<Answer, GiteaError> {
+        let url = path.on(&self.config.base_url)?;
+        let request = format!("{method} {}", url.path());
+        let token = self.config.tokens.of(purpose);
+        let mut builder = self.client.request(method, url);
+        if let Some(token) = token {
+            builder = builder.header(AUTHORIZATION, authorization(token.expose_secret(), purpose)?);
+        }
+        if let Some(body) = body {
+            builder = builder.json(body);
+        }
+        let no_answer = |source: reqwest::Error| GiteaError::NoAnswer {
+            request: request.clone(),
+            source: source.without_url(),
+        };
+        let response = builder.send().await.map_err(no_answer)?;
+        let status = response.status();
+        if status.is_redirection() {
+            return Err(GiteaError::RedirectedAway { request });
+        }
+        let body = match read(response).await.map_err(no_answer)? {
+            Some(body) => body,
+            None => {
+                let problem = format!("it is larger than {MAX_ANSWER} bytes");
+                return Err(GiteaError::Unreadable { request, problem });
+            }
+        };
+        Ok(Answer { request, status, body, purpose, with_token: token.is_some() })
+    }
+
+    /// Whether the repository is there for the token of this purpose.
+    pub(crate) async fn sees(&self, purpose: Purpose, repo: &RepoName) -> Result<bool, GiteaError> {
+        let answer = self.get(purpose, &Path::repo(repo)).await?;
+        match answer.status {
+            StatusCode::OK => Ok(true),
+            StatusCode::NOT_FOUND => Ok(false),
+            _ => Err(answer.refused()),
+        }
+    }
+}
+
+/// A path below `/api/v1`, percent-encoded segment by segment.
+pub(crate) struct Path {
+    segments: Vec<String>,
+    query: Vec<(&'static str, String)>,
+}
+
+impl Path {
+    pub(crate) fn new<'a>(segments: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { segments: segments.into_iter().map(str::to_owned).collect(), query: Vec::new() }
+    }
+
+    pub(crate) fn repo(repo: &RepoName) -> Self {
+        Self::new(["repos", repo.org(), repo.name()])
+    }
+
+    pub(crate) fn then<'a>(mut self, segments: impl IntoIterator<Item = &'a str>) -> Self {
+        self.segments.extend(segments.into_iter().map(str::to_owned));
+        self
+    }
+
+    pub(crate) fn query(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.query.push((name, value.to_string()));
+        self
+    }
+
+    fn on(&self, base: &Url) -> Result<Url, GiteaError> {
+        let mut url = base.clone();
+        url.path_segments_mut()
+            .map_err(|()| GiteaError::Configuration(format!("{base} is not a web address")))?
+            .pop_if_empty()
+            .extend(["api", "v1"])
+            .extend(&self.segments);
+        if !self.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&self.query);
+        }
+        Ok(url)
+    }
+}
+
+/// What Gitea answered.
+pub(crate) struct Answer {
+    request: String,
+    pub(crate) status: StatusCode,
+    body: Vec<u8>,
+    purpose: Purpose,
+    with_token: bool,
+}
+
+impl Answer {
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, GiteaError> {
+        serde_json::from_slice(&self.body).map_err(|error| self.unreadable(&error))
+    }
+
+    pub(crate) fn unreadable(&self, problem: &impl ToString) -> GiteaError {
+        let problem = escaped(&problem.to_string(), 200);
+        GiteaError::Unreadable { request: self.request.clone(), problem }
+    }
+
+    pub(crate) fn refused(self) -> GiteaError {
+        #[derive(serde::Deserialize)]
+        struct Said {
+            message: String,
+        }
+        let said: Option<Said> = serde_json::from_slice(&self.body).ok();
+        GiteaError::Refused {
+            request: self.request,
+            status: self.status,
+            message: said.map(|said| escaped(&said.message, 200)).unwrap_or_default(),
+            purpose: self.purpose,
+            with_token: self.with_token,
+        }
+    }
+}
+
+fn check(config: &GiteaConfig) -> Result<(), GiteaError> {
+    let url = &config.base_url;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(GiteaError::Configuration("the base URL must start with http:// or https://".to_owned()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(GiteaError::Configuration(
+            "the base URL holds credentials: configure tokens instead".to_owned(),
+        ));
+    }
+    for purpose in Purpose::ALL {
+        if let Some(token) = config.tokens.of(purpose) {
+            authorization(token.expose_secret(), purpose)?;
+        }
+    }
+    Ok(())
+}
+
+fn authorization(token: &str, purpose: Purpose) -> Result<HeaderValue, GiteaError> {
+    let printable = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    let header = HeaderValue::try_from(format!("token {token}"));
+    match header {
+        Ok(mut header) if printable => {
+            header.set_sensitive(true);
+            Ok(header)
+        }
+        Ok(_) | Err(_) => Err(GiteaError::Configuration(format!(
+            "the `{purpose}` token is empty or holds blanks or other characters that no token has"
+        ))),
+    }
+}
+
+/// Follows redirects on the configured server (a renamed repository) and stops at any other.
+fn within(base: &Url) -> Policy {
+    let origin = base.origin();
+    Policy::custom(move |attempt| {
+        if attempt.previous().len() > MAX_REDIRECTS {
+            attempt.error("too many redirects")
+        } else if attempt.url().origin() == origin {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    })
+}
+
+/// The body, or nothing when it is too large.
+async fn read(mut response: Response) -> Result<Option<Vec<u8>>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > MAX_ANSWER {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gitea(config: GiteaConfig) -> Result<Gitea, GiteaError> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Gitea::new(config)
+    }
+
+    #[test]
+    fn a_base_url_with_credentials_or_without_a_host_is_refused() {
+        for url in ["http://user@gitea/", "http://u:p@gitea/", "file:///etc", "mailto:a@b"] {
+            let error = gitea(GiteaConfig::new(Url::parse(url).unwrap())).unwrap_err();
+            assert!(matches!(error, GiteaError::Configuration(_)), "{url}: {error}");
+            assert!(!error.to_string().contains("u:p"));
+        }
+    }
+
+    #[test]
+    fn a_token_with_a_newline_is_refused_by_the_name_of_its_purpose_and_not_shown() {
+        let mut config = GiteaConfig::new(Url::parse("http://gitea/").unwrap());
+        config.tokens.status = Some("abc\ndef".into());
+        let error = gitea(config).unwrap_err().to_string();
+        assert!(error.contains("`status` token") && !error.contains("abc"), "{error}");
+    }
+
+    #[test]
+    fn paths_are_encoded_and_a_base_path_is_kept() {
+        let base = Url::parse("http://host/git/").unwrap();
+        let path = Path::new(["repos", "a", "b", "branches", "x#y", "100%?"]).query("page", 2);
+        assert_eq!(
+            path.on(&base).unwrap().as_str(),
+            "http://host/git/api/v1/repos/a/b/branches/x%23y/100%25%3F?page=2"
+        );
+    }
+
+    #[test]
+    fn cluster_apps_is_read_with_its_own_token_whatever_the_case_of_its_name() {
+        let mut config = GiteaConfig::new(Url::parse("http://gitea/").unwrap());
+        config.apps_repo = Some(RepoName::parse("cluster/apps").unwrap());
+        let gitea = gitea(config).unwrap();
+        assert_eq!(gitea.reading(&RepoName::parse("Cluster/Apps").unwrap()), Purpose::Apps);
+        assert_eq!(gitea.reading(&RepoName::parse("atlas/apps").unwrap()), Purpose::Read);
+    }
+}

@@ -1,0 +1,127 @@
+//! Heads and commit statuses.
+
+use async_trait::async_trait;
+use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_ports::PortResult;
+use fabrique_ports::forge::{BranchHead, CommitStatus, Forge, StatusOutcome, StatusState};
+use reqwest::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::client::{Gitea, Path};
+use crate::config::Purpose;
+use crate::error::GiteaError;
+use crate::text::one_line;
+
+/// The most characters of a status description that Gitea keeps.
+const DESCRIPTION_LIMIT: usize = 255;
+
+#[derive(Deserialize)]
+struct Branch {
+    name: String,
+    commit: Option<Commit>,
+}
+
+#[derive(Deserialize)]
+struct Commit {
+    id: String,
+}
+
+#[async_trait]
+impl Forge for Gitea {
+    async fn branch_head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
+        Ok(self.read_head(repo, branch).await?)
+    }
+
+    async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
+        Ok(self.knows(self.reading(repo), repo, revision).await?)
+    }
+
+    async fn set_status(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        status: &CommitStatus,
+    ) -> PortResult<StatusOutcome> {
+        Ok(self.write_status(repo, revision, status).await?)
+    }
+}
+
+impl Gitea {
+    async fn read_head(&self, repo: &RepoName, branch: &BranchName) -> Result<BranchHead, GiteaError> {
+        let purpose = self.reading(repo);
+        let path = Path::repo(repo).then(["branches"]).then(branch.as_str().split('/'));
+        let answer = self.get(purpose, &path).await?;
+        match answer.status {
+            StatusCode::OK => {
+                let found: Branch = answer.json()?;
+                // A database may compare names without case, and git does not.
+                let Some(commit) = found.commit.filter(|_| found.name == branch.as_str()) else {
+                    return Ok(BranchHead::NoBranch);
+                };
+                let revision = Revision::parse(&commit.id).map_err(|error| answer.unreadable(&error))?;
+                Ok(BranchHead::At(revision))
+            }
+            StatusCode::NOT_FOUND if self.sees(purpose, repo).await? => Ok(BranchHead::NoBranch),
+            StatusCode::NOT_FOUND => Ok(BranchHead::NoRepository),
+            _ => Err(answer.refused()),
+        }
+    }
+
+    /// Asks for the commit; an error when the repository itself cannot be seen, since "no" would then be
+    /// a guess.
+    async fn knows(
+        &self,
+        purpose: Purpose,
+        repo: &RepoName,
+        revision: &Revision,
+    ) -> Result<bool, GiteaError> {
+        let path = Path::repo(repo)
+            .then(["git", "commits", revision.as_str()])
+            .query("stat", false)
+            .query("verification", false)
+            .query("files", false);
+        let answer = self.get(purpose, &path).await?;
+        match answer.status {
+            StatusCode::OK => Ok(true),
+            StatusCode::NOT_FOUND if self.sees(purpose, repo).await? => Ok(false),
+            StatusCode::NOT_FOUND => Err(GiteaError::NoRepository { repo: repo.to_string(), purpose }),
+            _ => Err(answer.refused()),
+        }
+    }
+
+    async fn write_status(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        status: &CommitStatus,
+    ) -> Result<StatusOutcome, GiteaError> {
+        let path = Path::repo(repo).then(["statuses", revision.as_str()]);
+        let body = json!({
+            "context": status.context,
+            "state": state(status.state),
+            "description": one_line(&status.description, DESCRIPTION_LIMIT),
+            "target_url": status.link.as_deref().unwrap_or_default(),
+        });
+        let answer = self.send(Purpose::Status, Method::POST, &path, Some(&body)).await?;
+        match answer.status {
+            StatusCode::CREATED => Ok(StatusOutcome::Set),
+            // Gitea answers 500 for an unknown revision and for its own troubles alike.
+            StatusCode::INTERNAL_SERVER_ERROR | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY
+                if !self.knows(Purpose::Status, repo, revision).await? =>
+            {
+                Ok(StatusOutcome::UnknownRevision)
+            }
+            _ => Err(answer.refused()),
+        }
+    }
+}
+
+fn state(state: StatusState) -> &'static str {
+    match state {
+        StatusState::Pending => "pending",
+        StatusState::Success => "success",
+        StatusState::Failure => "failure",
+        StatusState::Error => "error",
+    }
+}
