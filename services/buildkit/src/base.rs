@@ -1,0 +1,95 @@
+//! Base images that could not be resolved: forbidden, missing, or unreachable.
+
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{Digest, ImageRepository};
+use fabrique_ports::builder::BuildFailure;
+use fabrique_ports::registry::Registry;
+
+use crate::policy::Permitted;
+
+/// A base image's reference, as the daemon writes it in full: `registry:80/base/python:3.13@sha256:…`.
+#[derive(Debug, PartialEq, Eq)]
+struct Reference {
+    image: ImageRepository,
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+impl Reference {
+    fn parse(text: &str) -> Option<Self> {
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(Digest::parse(digest).ok()?)),
+            None => (text, None),
+        };
+        // A colon after the last slash starts the tag; one before it, the port.
+        let (name, tag) = match rest.rsplit_once(':') {
+            Some((name, tag)) if !tag.contains('/') => (name, Some(tag.to_owned())),
+            _ => (rest, None),
+        };
+        Some(Self { image: ImageRepository::parse(name).ok()?, tag, digest })
+    }
+}
+
+/// Completes the failure of a base image that the daemon could not resolve. The daemon says the same for "no such
+/// image" and "registry down", so the registry itself is asked.
+pub(crate) async fn settle(
+    reference: &str,
+    mut failure: BuildFailure,
+    permitted: &Permitted,
+    registry: Option<&dyn Registry>,
+) -> BuildFailure {
+    if !permitted.base(reference) {
+        failure.kind = FailureKind::Source;
+        failure.message =
+            format!("base image {reference} is outside the permitted registries ({})", permitted.bases());
+        return failure;
+    }
+    match there(reference, registry).await {
+        Some(true) => {
+            failure.kind = FailureKind::Infrastructure;
+        }
+        Some(false) => {
+            failure.kind = FailureKind::Source;
+            failure.message = format!("base image {reference} does not exist");
+        }
+        None => {
+            // Without an answer the text is all there is. It ends like this when a registry answered 404.
+            let missing = failure.message.contains(": not found");
+            failure.kind = if missing { FailureKind::Source } else { FailureKind::Infrastructure };
+        }
+    }
+    failure
+}
+
+/// Whether the registry has the image, or nothing when it cannot be asked.
+async fn there(reference: &str, registry: Option<&dyn Registry>) -> Option<bool> {
+    let registry = registry?;
+    let reference = Reference::parse(reference)?;
+    let answer = match (&reference.digest, &reference.tag) {
+        (Some(digest), _) => registry.has(&reference.image, digest).await,
+        (None, tag) => {
+            let tag = tag.as_deref().unwrap_or("latest");
+            registry.resolve(&reference.image, tag).await.map(|found| found.is_some())
+        }
+    };
+    answer.inspect_err(|error| tracing::debug!(%error, "the registry does not answer either")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(text: &str) -> Option<(String, Option<String>, bool)> {
+        Reference::parse(text).map(|r| (r.image.to_string(), r.tag, r.digest.is_some()))
+    }
+
+    #[test]
+    fn a_port_is_no_tag() {
+        let tag = |tag: &str| Some(tag.to_owned());
+        assert_eq!(reference("registry:80/a/b"), Some(("registry:80/a/b".into(), None, false)));
+        assert_eq!(reference("registry:80/a:1"), Some(("registry:80/a".into(), tag("1"), false)));
+        let pinned = format!("registry:80/a:1@sha256:{}", "a".repeat(64));
+        assert_eq!(reference(&pinned), Some(("registry:80/a".into(), tag("1"), true)));
+        assert_eq!(reference("a:1"), None);
+    }
+}

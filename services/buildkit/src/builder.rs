@@ -1,0 +1,345 @@
+//! One build: a session, a status stream and a solve on one connection.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bollard_buildkit_proto::moby::buildkit::v1::{
+    InfoRequest, ListWorkersRequest, SolveResponse, StatusRequest, StatusResponse,
+};
+use fabrique_core::failure::FailureKind;
+use fabrique_ports::PortResult;
+use fabrique_ports::builder::{
+    BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, DaemonInfo, ProgressSink,
+};
+use fabrique_ports::registry::Registry;
+use secrecy::SecretString;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Response, Status, Streaming};
+use uuid::Uuid;
+
+use crate::base;
+use crate::channel::{Control, Dialer};
+use crate::config::{BuildkitConfig, LogLimits, Patience, Provenance};
+use crate::digest::pushed_digest;
+use crate::error::BuildkitError;
+use crate::failure::{Verdict, judge};
+use crate::policy::Permitted;
+use crate::redact::Redactor;
+use crate::secrets::{DirectorySecrets, SecretStore};
+use crate::session::{Answers, Session};
+use crate::solve::{GitBase, solve_request};
+use crate::status::Steps;
+use crate::version::{FLOOR, Version};
+
+/// The worker label that names the snapshotter.
+const SNAPSHOTTER: &str = "org.mobyproject.buildkit.worker.snapshotter";
+
+/// Builds on BuildKit daemons. Holds no connections: each build opens its own.
+pub struct BuildkitBuilder {
+    dialer: Dialer,
+    git: GitBase,
+    default_token: Option<SecretString>,
+    /// By organisation in lower case.
+    tokens: BTreeMap<String, SecretString>,
+    permitted: Permitted,
+    secrets: Option<Arc<dyn SecretStore>>,
+    registry: Option<Arc<dyn Registry>>,
+    logs: LogLimits,
+    provenance: Provenance,
+    patience: Patience,
+}
+
+impl BuildkitBuilder {
+    /// A builder after `config`.
+    ///
+    /// # Errors
+    /// When the git base URL or a permitted registry or host cannot be used.
+    pub fn new(config: BuildkitConfig) -> Result<Self, BuildkitError> {
+        let tokens = config.git_tokens.into_iter();
+        let secrets =
+            config.secrets_dir.map(|dir| Arc::new(DirectorySecrets::new(dir)) as Arc<dyn SecretStore>);
+        Ok(Self {
+            git: GitBase::new(&config.git_base)?,
+            permitted: Permitted::new(&config.permitted_bases, &config.permitted_hosts)?,
+            dialer: Dialer { tls: config.tls, connect: config.patience.connect },
+            default_token: config.git_token,
+            tokens: tokens.map(|(org, token)| (org.to_ascii_lowercase(), token)).collect(),
+            secrets,
+            registry: None,
+            logs: config.logs,
+            provenance: config.provenance,
+            patience: config.patience,
+        })
+    }
+
+    /// Asks `registry` whether a base image that could not be resolved exists. Without it the daemon's words
+    /// decide whose fault that is.
+    #[must_use]
+    pub fn with_registry(mut self, registry: Arc<dyn Registry>) -> Self {
+        self.registry = Some(registry);
+        self
+    }
+
+    /// Takes build secrets from `store` instead of the configured directory.
+    #[must_use]
+    pub fn with_secrets(mut self, store: Arc<dyn SecretStore>) -> Self {
+        self.secrets = Some(store);
+        self
+    }
+
+    fn answers(&self, request: &BuildRequest, redactor: &Redactor) -> Answers {
+        let own = self.tokens.get(&request.repo.org().to_ascii_lowercase());
+        let token = own.or(self.default_token.as_ref());
+        Answers {
+            git: token.map(|token| (format!("GIT_AUTH_TOKEN.{}", self.git.host()), token.clone())),
+            app: request.app.clone(),
+            names: request.secrets.iter().cloned().collect(),
+            store: self.secrets.clone(),
+            redactor: redactor.clone(),
+        }
+    }
+
+    fn start(&self, control: &Control, request: &BuildRequest, progress: Arc<dyn ProgressSink>) -> Run {
+        let redactor = Redactor::default();
+        let session = Session::open(control.clone(), self.answers(request, &redactor));
+        let reference = Uuid::new_v4().simple().to_string();
+        let source = self.git.source(&request.repo, &request.revision, &request.context);
+        let solve =
+            solve_request(request, &source, &self.permitted, self.provenance, &reference, session.id());
+        let (mut solving, mut watching) = (control.clone(), control.clone());
+        Run {
+            // The daemon waits 6 s for the reference that a status asks for, so neither call waits for the other.
+            solve: Some(Box::pin(async move { solving.solve(solve).await })),
+            status: Updates::Opening(Box::pin(async move {
+                watching.status(StatusRequest { r#ref: reference }).await
+            })),
+            steps: Steps::new(self.logs, redactor.clone()),
+            session,
+            redactor,
+            progress,
+            patience: self.patience,
+        }
+    }
+
+    async fn settle(
+        &self,
+        ending: Ending,
+        run: Run,
+        daemon: &Daemon,
+        limit: Duration,
+    ) -> PortResult<BuildOutcome> {
+        let failed = |kind, message: String| {
+            let step = run.steps.running_tail();
+            Ok(BuildOutcome::Failed(BuildFailure { kind, message, log_tail: step }))
+        };
+        match ending {
+            Ending::Solved(Ok(answer)) => match pushed_digest(&answer.exporter_response) {
+                Ok(digest) => Ok(BuildOutcome::Pushed(digest)),
+                Err(problem) => Err(BuildkitError::Digest { daemon: daemon.name.clone(), problem }.into()),
+            },
+            Ending::Solved(Err(status)) => {
+                let failure = match judge(&status, &run.steps, &run.redactor, &daemon.name) {
+                    Verdict::Known(failure) => failure,
+                    Verdict::Base { reference, failure } => {
+                        base::settle(&reference, failure, &self.permitted, self.registry.as_deref()).await
+                    }
+                };
+                Ok(BuildOutcome::Failed(failure))
+            }
+            Ending::Cancelled => Ok(BuildOutcome::Cancelled),
+            Ending::TimedOut => {
+                failed(FailureKind::Source, format!("took longer than its timeout of {}", Span(limit)))
+            }
+            Ending::Silent => failed(
+                FailureKind::Infrastructure,
+                format!("build daemon {} was silent for {}", daemon.name, Span(self.patience.silence)),
+            ),
+        }
+    }
+
+    /// One call about the daemon itself, in time.
+    async fn ask<T>(
+        &self,
+        daemon: &Daemon,
+        what: &'static str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, BuildkitError> {
+        let (name, limit) = (daemon.name.clone(), self.patience.probe);
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(BuildkitError::Call { daemon: name, what, status: Box::new(status) }),
+            Err(_) => Err(BuildkitError::Slow { daemon: name, what, limit }),
+        }
+    }
+}
+
+#[async_trait]
+impl Builder for BuildkitBuilder {
+    async fn build(
+        &self,
+        daemon: &Daemon,
+        request: &BuildRequest,
+        progress: Arc<dyn ProgressSink>,
+        cancel: CancellationToken,
+    ) -> PortResult<BuildOutcome> {
+        let deadline = Instant::now() + request.timeout;
+        let control = tokio::select! {
+            control = self.dialer.dial(daemon) => control?,
+            () = cancel.cancelled() => return Ok(BuildOutcome::Cancelled),
+        };
+        let mut run = self.start(&control, request, progress);
+        let ending = run.until_the_end(deadline, &cancel).await;
+        run.wind_up().await;
+        self.settle(ending, run, daemon, request.timeout).await
+    }
+
+    async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo> {
+        let control = self.dialer.dial(daemon).await?;
+        let (mut asking, mut listing) = (control.clone(), control);
+        let (info, workers) = tokio::try_join!(
+            self.ask(daemon, "its version", asking.info(InfoRequest {})),
+            self.ask(daemon, "its workers", listing.list_workers(ListWorkersRequest { filter: vec![] })),
+        )?;
+        let text = info.buildkit_version.map(|version| version.version).unwrap_or_default();
+        let version = Version::parse(&text);
+        if version.is_none() {
+            tracing::warn!(
+                daemon = daemon.name,
+                version = text,
+                "cannot tell whether it is at least {FLOOR}"
+            );
+        }
+        let worker = workers.record.into_iter().next().unwrap_or_default();
+        let platforms = worker.platforms.iter().map(|platform| {
+            let parts = [&platform.os, &platform.architecture, &platform.variant];
+            parts.into_iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/")
+        });
+        Ok(DaemonInfo {
+            supported: version.is_some_and(Version::supported),
+            version: text,
+            snapshotter: worker.labels.get(SNAPSHOTTER).cloned(),
+            platforms: platforms.collect(),
+        })
+    }
+}
+
+/// A call under way; dropping it cancels it at the daemon too.
+type Call<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+
+/// How the waiting ended.
+enum Ending {
+    Solved(Result<SolveResponse, Status>),
+    Cancelled,
+    TimedOut,
+    Silent,
+}
+
+/// A build under way.
+struct Run {
+    /// Dropping it cancels the build at the daemon.
+    solve: Option<Call<SolveResponse>>,
+    status: Updates,
+    steps: Steps,
+    session: Session,
+    redactor: Redactor,
+    progress: Arc<dyn ProgressSink>,
+    patience: Patience,
+}
+
+impl Run {
+    async fn until_the_end(&mut self, deadline: Instant, cancel: &CancellationToken) -> Ending {
+        let ending = loop {
+            let Some(solve) = self.solve.as_mut() else { break Ending::Cancelled };
+            // Once the manifest is on its way the image is as good as pushed, and the caller wants its digest.
+            let stoppable = !self.steps.pushing();
+            tokio::select! {
+                biased;
+                answer = solve => break Ending::Solved(answer.map(Response::into_inner)),
+                update = self.status.next() => self.apply(update),
+                () = cancel.cancelled(), if stoppable => break Ending::Cancelled,
+                () = tokio::time::sleep_until(deadline) => break Ending::TimedOut,
+                () = self.session.silent(self.patience.silence) => break Ending::Silent,
+            }
+        };
+        self.solve = None;
+        ending
+    }
+
+    /// Reads the rest of the stream, which ends when the daemon is done with the build: the last lines, or, after
+    /// a cancellation, that its steps have stopped.
+    async fn wind_up(&mut self) {
+        let until = Instant::now() + self.patience.ending;
+        while !self.status.ended() {
+            match tokio::time::timeout_at(until, self.status.next()).await {
+                Ok(update) => self.apply(update),
+                Err(_) => {
+                    tracing::warn!("the daemon did not end the build's output in time");
+                    break;
+                }
+            }
+        }
+        let rest = self.steps.finish();
+        rest.into_iter().for_each(|report| self.progress.report(report));
+    }
+
+    fn apply(&mut self, update: Option<StatusResponse>) {
+        let Some(update) = update else { return };
+        for report in self.steps.apply(update) {
+            self.progress.report(report);
+        }
+    }
+}
+
+/// The status stream. It is for people and for the failure's last lines: that it breaks does not fail a build.
+enum Updates {
+    Opening(Call<Streaming<StatusResponse>>),
+    Open(Streaming<StatusResponse>),
+    Ended,
+}
+
+impl Updates {
+    /// The next update; never ends once the stream has, so that a select does not spin.
+    async fn next(&mut self) -> Option<StatusResponse> {
+        let outcome = match self {
+            Self::Opening(call) => match call.await {
+                Ok(stream) => {
+                    *self = Self::Open(stream.into_inner());
+                    return None;
+                }
+                Err(status) => Err(status),
+            },
+            Self::Open(stream) => stream.message().await,
+            Self::Ended => std::future::pending().await,
+        };
+        match outcome {
+            Ok(Some(update)) => return Some(update),
+            Ok(None) => {}
+            Err(status) => tracing::debug!(error = status.message(), "the status stream broke"),
+        }
+        *self = Self::Ended;
+        None
+    }
+
+    fn ended(&self) -> bool {
+        matches!(self, Self::Ended)
+    }
+}
+
+/// A duration as people write it: `30m`, `1m 30s`, `500ms`.
+struct Span(Duration);
+
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
+        match (seconds / 60, seconds % 60) {
+            (0, 0) => write!(f, "{millis}ms"),
+            (0, seconds) => write!(f, "{seconds}s"),
+            (minutes, 0) => write!(f, "{minutes}m"),
+            (minutes, seconds) => write!(f, "{minutes}m {seconds}s"),
+        }
+    }
+}

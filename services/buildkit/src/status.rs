@@ -1,0 +1,357 @@
+//! The status stream folded into progress: pure, one value in, reports out.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use bollard_buildkit_proto::google::protobuf::Timestamp;
+use bollard_buildkit_proto::moby::buildkit::v1::{StatusResponse, Vertex, VertexLog};
+use fabrique_ports::builder::Progress;
+
+use crate::config::LogLimits;
+use crate::redact::Redactor;
+use crate::text::{Line, Lines, bounded, clean};
+
+/// More steps than any Dockerfile has; beyond it a stream is noise.
+const MOST_STEPS: usize = 10_000;
+/// The longest name or error of a step that is passed on, in bytes.
+const LONGEST_NAME: usize = 1024;
+/// The progress of the exporter's last act, after which the image is in the registry.
+const PUSHING: &str = "pushing manifest";
+
+/// All steps of one build, by the daemon's digest of each.
+pub(crate) struct Steps {
+    limits: LogLimits,
+    redactor: Redactor,
+    steps: HashMap<String, Step>,
+    reported: usize,
+    pushing: bool,
+}
+
+#[derive(Default)]
+struct Step {
+    name: String,
+    started: Option<Timestamp>,
+    ended: bool,
+    error: Option<String>,
+    /// Standard output and error arrive apart and are kept apart until their lines are whole.
+    streams: HashMap<i64, Lines>,
+    tail: VecDeque<String>,
+}
+
+/// A step that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailedStep {
+    pub(crate) name: String,
+    pub(crate) error: Option<String>,
+    pub(crate) tail: Vec<String>,
+}
+
+impl Steps {
+    pub(crate) fn new(limits: LogLimits, redactor: Redactor) -> Self {
+        Self { limits, redactor, steps: HashMap::new(), reported: 0, pushing: false }
+    }
+
+    /// Takes one message of the stream.
+    pub(crate) fn apply(&mut self, response: StatusResponse) -> Vec<Progress> {
+        let mut reports = Vec::new();
+        // A message's vertices come first: its logs belong to steps that it may be the first to name. A step
+        // that it ends is closed after its logs.
+        for vertex in &response.vertexes {
+            self.start(vertex, &mut reports);
+        }
+        for log in &response.logs {
+            self.log(log, &mut reports);
+        }
+        for vertex in response.vertexes {
+            self.end(vertex, &mut reports);
+        }
+        self.pushing |= response.statuses.iter().any(|status| status.id.starts_with(PUSHING));
+        reports
+    }
+
+    /// The stream is over: what is left of unfinished lines.
+    pub(crate) fn finish(&mut self) -> Vec<Progress> {
+        let mut reports = Vec::new();
+        let mut open: Vec<String> =
+            self.steps.iter().filter(|(_, step)| !step.ended).map(|(digest, _)| digest.clone()).collect();
+        open.sort_unstable();
+        for digest in open {
+            self.flush(&digest, &mut reports);
+        }
+        reports
+    }
+
+    /// Whether the manifest is being pushed: too late to cancel.
+    pub(crate) fn pushing(&self) -> bool {
+        self.pushing
+    }
+
+    /// The step that the daemon blames, or else one that ended with an error of its own. Steps that were only
+    /// stopped because another one failed say "context canceled".
+    pub(crate) fn failed(&self, blamed: &[String]) -> Option<FailedStep> {
+        let by_digest = blamed.iter().find_map(|digest| self.steps.get(digest));
+        let step = by_digest.filter(|step| !step.name.is_empty()).or_else(|| {
+            self.steps
+                .values()
+                .find(|step| step.error.as_deref().is_some_and(|error| !error.ends_with("context canceled")))
+        })?;
+        Some(FailedStep {
+            name: step.name.clone(),
+            error: step.error.clone(),
+            tail: step.tail.iter().cloned().collect(),
+        })
+    }
+
+    /// The last lines of the step that was still running, for a build that was stopped.
+    pub(crate) fn running_tail(&self) -> Vec<String> {
+        let running = self.steps.values().filter(|step| step.started.is_some());
+        let loudest = running.max_by_key(|step| step.tail.len());
+        loudest.map(|step| step.tail.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    fn start(&mut self, vertex: &Vertex, reports: &mut Vec<Progress>) {
+        let Some(name) = self.tidy(&vertex.name) else { return };
+        let Some(step) = self.step(&vertex.digest) else { return };
+        step.name = name;
+        // A step may run again, after a cache import that came to nothing.
+        if vertex.started.is_some() && vertex.started != step.started {
+            step.started = vertex.started;
+            step.ended = false;
+            reports.push(Progress::StepStarted { name: step.name.clone() });
+        }
+    }
+
+    fn end(&mut self, vertex: Vertex, reports: &mut Vec<Progress>) {
+        let Some(completed) = vertex.completed else { return };
+        if self.steps.get(&vertex.digest).is_none_or(|step| step.ended) {
+            return;
+        }
+        self.flush(&vertex.digest, reports);
+        let error = self.tidy(&vertex.error);
+        let Some(step) = self.steps.get_mut(&vertex.digest) else { return };
+        step.ended = true;
+        step.error.clone_from(&error);
+        if error.is_none() {
+            // Only a failure's tail is ever asked for.
+            step.tail = VecDeque::new();
+        }
+        let took = step.started.as_ref().map_or(Duration::ZERO, |started| between(started, &completed));
+        reports.push(Progress::StepEnded { name: step.name.clone(), cached: vertex.cached, took, error });
+    }
+
+    fn log(&mut self, log: &VertexLog, reports: &mut Vec<Progress>) {
+        let limit = self.limits.line;
+        let Some(step) = self.step(&log.vertex) else { return };
+        let lines = step.streams.entry(log.stream).or_default().push(&log.msg, limit);
+        for line in lines {
+            self.line(&log.vertex, line, reports);
+        }
+    }
+
+    fn flush(&mut self, digest: &str, reports: &mut Vec<Progress>) {
+        let Some(step) = self.steps.get_mut(digest) else { return };
+        let mut streams: Vec<(i64, Lines)> = step.streams.drain().collect();
+        streams.sort_by_key(|(stream, _)| *stream);
+        for line in streams.into_iter().filter_map(|(_, mut lines)| lines.finish()) {
+            self.line(digest, line, reports);
+        }
+    }
+
+    fn line(&mut self, digest: &str, line: Line, reports: &mut Vec<Progress>) {
+        let line = bounded(self.redactor.mask(line.text), self.limits.line, line.cut);
+        if let Some(step) = self.steps.get_mut(digest) {
+            if step.tail.len() >= self.limits.tail {
+                step.tail.pop_front();
+            }
+            step.tail.push_back(line.clone());
+        }
+        let before = self.reported;
+        self.reported = before.saturating_add(line.len() + 1);
+        if self.reported <= self.limits.total {
+            reports.push(Progress::Log { line });
+        } else if before <= self.limits.total {
+            let total = self.limits.total;
+            reports.push(Progress::Log {
+                line: format!("[more output is dropped: the limit is {total} bytes]"),
+            });
+        }
+    }
+
+    fn step(&mut self, digest: &str) -> Option<&mut Step> {
+        if self.steps.len() >= MOST_STEPS && !self.steps.contains_key(digest) {
+            return None;
+        }
+        Some(self.steps.entry(digest.to_owned()).or_default())
+    }
+
+    fn tidy(&self, text: &str) -> Option<String> {
+        (!text.is_empty()).then(|| bounded(self.redactor.mask(clean(text)), LONGEST_NAME, 0))
+    }
+}
+
+fn between(start: &Timestamp, end: &Timestamp) -> Duration {
+    let nanos = |time: &Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+    u64::try_from(nanos(end) - nanos(start)).map_or(Duration::ZERO, Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard_buildkit_proto::moby::buildkit::v1::VertexStatus;
+
+    use super::*;
+
+    fn steps() -> Steps {
+        let limits = LogLimits { line: 40, total: 100, tail: 2 };
+        Steps::new(limits, Redactor::default())
+    }
+
+    fn at(millis: i64) -> Option<Timestamp> {
+        Some(Timestamp { seconds: millis / 1000, nanos: i32::try_from(millis % 1000).unwrap() * 1_000_000 })
+    }
+
+    fn vertex(digest: &str, name: &str, started: Option<i64>, completed: Option<i64>) -> Vertex {
+        Vertex {
+            digest: digest.into(),
+            name: name.into(),
+            started: started.and_then(at),
+            completed: completed.and_then(at),
+            ..Vertex::default()
+        }
+    }
+
+    fn log(digest: &str, stream: i64, text: &str) -> VertexLog {
+        VertexLog { vertex: digest.into(), stream, msg: text.into(), timestamp: None }
+    }
+
+    fn message(vertexes: Vec<Vertex>, logs: Vec<VertexLog>) -> StatusResponse {
+        StatusResponse { vertexes, logs, ..StatusResponse::default() }
+    }
+
+    fn started(name: &str) -> Progress {
+        Progress::StepStarted { name: name.into() }
+    }
+
+    fn ended(name: &str, took: u64) -> Progress {
+        Progress::StepEnded {
+            name: name.into(),
+            cached: false,
+            took: Duration::from_millis(took),
+            error: None,
+        }
+    }
+
+    fn line(text: &str) -> Progress {
+        Progress::Log { line: text.into() }
+    }
+
+    #[test]
+    fn a_step_is_reported_once_whatever_is_repeated() {
+        let mut steps = steps();
+        assert_eq!(steps.apply(message(vec![vertex("a", "RUN x", None, None)], vec![])), []);
+        let running = message(vec![vertex("a", "RUN x", Some(1000), None)], vec![]);
+        assert_eq!(steps.apply(running.clone()), [started("RUN x")]);
+        assert_eq!(steps.apply(running), []);
+        let done = message(vec![vertex("a", "RUN x", Some(1000), Some(2500))], vec![]);
+        assert_eq!(steps.apply(done.clone()), [ended("RUN x", 1500)]);
+        assert_eq!(steps.apply(done), []);
+    }
+
+    #[test]
+    fn a_step_that_runs_again_is_reported_again() {
+        let mut steps = steps();
+        steps.apply(message(vec![vertex("a", "RUN x", Some(1), Some(2))], vec![]));
+        let again = steps.apply(message(vec![vertex("a", "RUN x", Some(5), Some(9))], vec![]));
+        assert_eq!(again, [started("RUN x"), ended("RUN x", 4)]);
+    }
+
+    #[test]
+    fn logs_before_their_vertex_and_between_others_stay_whole_lines() {
+        let mut steps = steps();
+        assert_eq!(steps.apply(message(vec![], vec![log("a", 1, "he")])), []);
+        let both = vec![log("b", 1, "other\n"), log("a", 2, "error\n"), log("a", 1, "llo\nrest")];
+        assert_eq!(steps.apply(message(vec![], both)), [line("other"), line("error"), line("hello")]);
+        let end = steps.apply(message(vec![vertex("a", "RUN x", Some(0), Some(1))], vec![]));
+        assert_eq!(end, [started("RUN x"), line("rest"), ended("RUN x", 1)]);
+    }
+
+    #[test]
+    fn a_message_that_ends_a_step_reports_its_logs_first() {
+        let mut steps = steps();
+        let all = message(vec![vertex("a", "RUN x", Some(0), Some(1))], vec![log("a", 1, "one\ntwo")]);
+        assert_eq!(steps.apply(all), [started("RUN x"), line("one"), line("two"), ended("RUN x", 1)]);
+    }
+
+    #[test]
+    fn output_beyond_the_limit_is_dropped_once_and_the_tail_is_kept() {
+        let mut steps = steps();
+        steps.apply(message(vec![vertex("a", "RUN x", Some(0), None)], vec![]));
+        let many: String = (0..20).map(|n| format!("line number {n}\n")).collect();
+        let reports = steps.apply(message(vec![], vec![log("a", 1, &many)]));
+        let dropped = reports.iter().filter(|report| format!("{report:?}").contains("dropped")).count();
+        assert!(reports.len() < 10 && dropped == 1, "{reports:?}");
+        let failing = Vertex { error: "exit code: 1".into(), ..vertex("a", "RUN x", Some(0), Some(1)) };
+        steps.apply(message(vec![failing], vec![]));
+        let failed = steps.failed(&["a".into()]).unwrap();
+        assert_eq!(failed.tail, ["line number 18", "line number 19"]);
+    }
+
+    #[test]
+    fn the_step_with_an_error_of_its_own_is_to_blame() {
+        let mut steps = steps();
+        let with = |digest: &str, error: &str| Vertex {
+            error: error.into(),
+            ..vertex(digest, digest, Some(0), Some(1))
+        };
+        steps.apply(message(vec![with("a", "context canceled"), with("b", "no such file")], vec![]));
+        assert_eq!(steps.failed(&[]).unwrap().name, "b");
+        assert_eq!(steps.failed(&["a".into()]).unwrap().name, "a");
+        assert_eq!(steps.failed(&["unknown".into()]).unwrap().name, "b");
+    }
+
+    #[test]
+    fn unfinished_lines_are_reported_at_the_end_of_the_stream() {
+        let mut steps = steps();
+        steps.apply(message(vec![], vec![log("a", 1, "half")]));
+        assert_eq!(steps.finish(), [line("half")]);
+        assert_eq!(steps.finish(), []);
+    }
+
+    #[test]
+    fn names_errors_and_lines_are_cleaned_and_masked() {
+        let redactor = Redactor::default();
+        redactor.remember(b"s3cret");
+        let mut steps = Steps::new(LogLimits::default(), redactor);
+        let failing =
+            Vertex { error: "s3cret\nx".into(), ..vertex("a", "RUN \x1b[31ms3cret", Some(0), Some(0)) };
+        let reports = steps.apply(message(vec![failing], vec![log("a", 1, "is s3cret\n")]));
+        let expected = Progress::StepEnded {
+            name: "RUN ***".into(),
+            cached: false,
+            took: Duration::ZERO,
+            error: Some("***\\u{a}x".into()),
+        };
+        assert_eq!(reports, [started("RUN ***"), line("is ***"), expected]);
+    }
+
+    #[test]
+    fn pushing_the_manifest_is_noticed() {
+        let mut steps = steps();
+        let status = |id: &str| StatusResponse {
+            statuses: vec![VertexStatus { id: id.into(), ..VertexStatus::default() }],
+            ..StatusResponse::default()
+        };
+        steps.apply(status("pushing layers"));
+        assert!(!steps.pushing());
+        steps.apply(status("pushing manifest for registry:80/a@sha256:0"));
+        assert!(steps.pushing());
+    }
+
+    #[test]
+    fn steps_have_a_limit() {
+        let mut steps = steps();
+        for n in 0..MOST_STEPS + 10 {
+            steps.apply(message(vec![], vec![log(&n.to_string(), 1, "x")]));
+        }
+        assert_eq!(steps.steps.len(), MOST_STEPS);
+    }
+}

@@ -1,0 +1,4 @@
+//! The adapter against the real daemon, forge and registry.
+
+mod builds;
+mod support;
