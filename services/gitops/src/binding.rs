@@ -104,20 +104,43 @@ pub(crate) fn between(
         let path = directory.join(file);
         let yaml = parse(&path, file_bytes(tree, &path, &wanted)?)?;
         for (binding, expected) in wanted {
-            let node = place(&path, &yaml, binding)?;
-            let found = node.text().unwrap_or("null");
-            if !agrees(binding.form, found, &expected) {
-                drifts.push(Drift {
-                    file: path.clone(),
-                    line: node.line,
-                    path: binding.path.clone(),
-                    found: found.to_owned(),
-                    expected,
-                });
-            }
+            drifts.extend(compare(&path, &yaml, binding, &expected)?);
         }
     }
     Ok(drifts)
+}
+
+/// As [`between`], passing over what is missing or unreadable: files that are about to be replaced need
+/// not fit bindings that were declared for the new ones.
+pub(crate) fn readable_drift(
+    tree: &Tree,
+    directory: &RelPath,
+    environment: &Environment,
+    composition: &Composition,
+) -> Vec<Drift> {
+    let mut drifts = Vec::new();
+    for (file, wanted) in wanted_by_file(&environment.bindings, composition) {
+        let path = directory.join(file);
+        let Ok(yaml) = file_bytes(tree, &path, &wanted).and_then(|bytes| parse(&path, bytes)) else {
+            continue;
+        };
+        let compared =
+            wanted.iter().filter_map(|(binding, expected)| compare(&path, &yaml, binding, expected).ok());
+        drifts.extend(compared.flatten());
+    }
+    drifts
+}
+
+fn compare(file: &RelPath, yaml: &Yaml, binding: &Binding, expected: &str) -> Result<Option<Drift>, Refusal> {
+    let node = place(file, yaml, binding)?;
+    let found = node.text().unwrap_or("null");
+    Ok((!agrees(binding.form, found, expected)).then(|| Drift {
+        file: file.clone(),
+        line: node.line,
+        path: binding.path.clone(),
+        found: found.to_owned(),
+        expected: expected.to_owned(),
+    }))
 }
 
 /// Whether the environment's files come from an overlay that was not copied yet, so that its bindings do

@@ -65,7 +65,7 @@ pub fn parse(
 
 pub(crate) fn first(findings: Vec<Finding>) -> Refusal {
     findings.into_iter().min().map_or_else(
-        || Refusal::TooLarge { what: "unreadable".to_owned(), remedy: "write it anew".to_owned() },
+        || Refusal::Unacceptable { what: "unreadable".to_owned(), remedy: "write it anew".to_owned() },
         Refusal::from,
     )
 }
@@ -152,6 +152,12 @@ fn read_hold(channel: &Fields<'_>) -> Option<Option<Hold>> {
         None => Some(None),
     };
     let (by, reason, since, until) = (text("by"), text("reason"), optional("since"), optional("until"));
+    // An end that cannot be read would be no end.
+    if let (Some(Some(end)), Some(node)) = (&until, fields.get("until"))
+        && let Err(error) = end.parse::<jiff::Timestamp>()
+    {
+        reader.report(node, format!("until is no time: {error}"), "write it as 2026-08-01T12:00:00Z");
+    }
     Some(Some(Hold { by: by?, reason: reason?, since: since?, until: until? }))
 }
 

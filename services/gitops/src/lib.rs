@@ -17,11 +17,16 @@
 //! *wanted*: ancestry, "taken back" and supersession are decided in `fabrique-core` on the values that
 //! [`head`] observes.
 
+pub mod batch;
 pub mod binding;
 pub mod changes;
 pub mod composition;
+pub mod head;
 pub mod layout;
+pub mod message;
+pub mod overlay;
 pub mod path;
+pub mod plan;
 mod reader;
 pub mod reference;
 pub mod refusal;
@@ -30,7 +35,11 @@ mod suggest;
 pub mod tree;
 pub mod yaml;
 
+pub use batch::Batch;
 pub use changes::{Changes, Scope};
+pub use message::{CommitMessage, Trailers};
+pub use overlay::OverlayFiles;
+pub use plan::{Plan, Planned};
 pub use refusal::{Finding, Refusal};
 pub use registration::{Registrations, Rules};
 pub use tree::{Entry, FileKind, Tree};

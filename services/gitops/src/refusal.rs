@@ -141,10 +141,10 @@ pub enum Refusal {
         why: String,
     },
 
-    /// More than a change may hold.
+    /// What was asked for cannot be written.
     #[error("{what}; {remedy}")]
-    TooLarge {
-        /// What is too large, with its size and the limit.
+    Unacceptable {
+        /// What is wrong with it.
         what: String,
         /// What to do next.
         remedy: String,

@@ -45,7 +45,7 @@ pub(super) fn read(reader: &Reader<'_>, document: &Node, directory: &str, rules:
         .and_then(|node| reader.mapping(node, "spec", &["source", "image", "build", "environments"]))?;
     let source = spec.required("source").and_then(|node| read_source(reader, node));
     let image = read_image(&spec, rules);
-    let build = source.as_ref().and_then(|source| read_build(&spec, source));
+    let build = read_build(&spec, source.as_ref());
     let environments = match spec.get("environments") {
         Some(node) => environment::read_all(reader, node),
         None => Some(Vec::new()),
@@ -80,12 +80,12 @@ fn read_image(spec: &Fields<'_>, rules: &Rules) -> Option<ImageRepository> {
     Some(image)
 }
 
-fn read_build(spec: &Fields<'_>, source: &Source) -> Option<BuildSpec> {
+fn read_build(spec: &Fields<'_>, source: Option<&Source>) -> Option<BuildSpec> {
     let reader = spec.reader;
     let known =
         ["context", "dockerfile", "target", "args", "secrets", "platforms", "watch", "timeout", "trust"];
     let Some(node) = spec.get("build") else {
-        return defaults(source);
+        return defaults(source?);
     };
     let fields = reader.mapping(node, "spec.build", &known)?;
     let context = fields.optional("context");
@@ -97,7 +97,7 @@ fn read_build(spec: &Fields<'_>, source: &Source) -> Option<BuildSpec> {
     let watch = read_watch(&fields);
     let timeout = read_timeout(&fields);
     let trust = fields.optional("trust");
-    let base = defaults(source)?;
+    let base = defaults(source?)?;
     let platforms = platforms?;
     Some(BuildSpec {
         context: context?.unwrap_or(base.context),

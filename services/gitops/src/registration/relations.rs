@@ -46,7 +46,7 @@ pub(super) fn between_environments(reader: &Reader<'_>, environments: &[(&Node, 
             if !sources.contains_key(from) {
                 let names: Vec<&str> = sources.keys().map(|name| name.as_str()).collect();
                 reader.report(
-                    *node,
+                    node,
                     format!(
                         "the {channel} of {} comes from {from}, which is not an environment",
                         environment.name
@@ -55,7 +55,7 @@ pub(super) fn between_environments(reader: &Reader<'_>, environments: &[(&Node, 
                 );
             } else if returns_to(&environment.name, &sources) {
                 reader.report(
-                    *node,
+                    node,
                     format!("the {channel} of {} comes from itself through {from}", environment.name),
                     "let one environment of the circle come from build, head, pinned or files",
                 );

@@ -106,6 +106,14 @@ apps/bad/app.yaml:3:26: metadata has no field "labels"; remove it, the fields ar
 apps/bad/app.yaml:5:19: repo: "atlas" is not a repository (organisation/name); correct the value
 apps/bad/app.yaml:5:26: spec.source has no field "brnch"; did you mean branch?
 apps/bad/app.yaml:6:10: docker.io/library/x is outside of the allowed registries (registry:80); use an allowed registry, or let an operator allow this one
+apps/bad/app.yaml:8:14: context: "../up" is not a path inside the repository (relative, no '..', no leading '/', no backslash or control character); correct the value
+apps/bad/app.yaml:9:5: spec.build has no field "dockerfle"; did you mean dockerfile?
+apps/bad/app.yaml:10:13: "a b" is not the name of a stage; use letters, digits, '.', '_', '-'
+apps/bad/app.yaml:11:13: "1X" is not the name of a build argument; use letters, digits and '_'
+apps/bad/app.yaml:12:17: platforms: "linux" is not a platform (os/architecture[/variant], lowercase); correct the value
+apps/bad/app.yaml:13:13: "a/[" does not compile: unclosed character class; missing ']'; correct the glob
+apps/bad/app.yaml:13:20: "../x" is not a glob from the repository's root; drop '/', './' and '../'
+apps/bad/app.yaml:14:14: the timeout "3 fortnights" is no duration: unknown time unit "fortnights", supported units: ns, us/µs, ms, sec, min, hours, days, weeks, months, years (and few variations); write it as 30m or 1h 15m
 apps/bad/app.yaml:16:13: build is a word of `from:`; give the environment another name
 apps/bad/app.yaml:17:35: infra.path has no meaning with from: files; remove it, or write from: head
 apps/bad/app.yaml:18:7: the image of a comes from ghost, which is not an environment; use one of a, b, build

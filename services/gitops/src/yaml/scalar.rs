@@ -14,12 +14,13 @@ pub(crate) fn plain_stays_text(text: &str) -> bool {
     let allowed =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '@' | ':' | '+' | '=' | '-');
     let numeric = |c: char| c.is_ascii_digit() || matches!(c, '.' | '_' | 'e' | '+' | '-' | ':' | 't' | 'z');
+    let number = ["0x", "0o", "0b"].iter().any(|prefix| lower.starts_with(prefix))
+        || text.starts_with(|c: char| c.is_ascii_digit()) && lower.chars().all(numeric);
     text.chars().all(allowed)
         && text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/')
         && !text.ends_with(':')
         && !WORDS.contains(&lower.as_str())
-        && !["0x", "0o", "0b"].iter().any(|prefix| lower.starts_with(prefix))
-        && !(text.starts_with(|c: char| c.is_ascii_digit()) && lower.chars().all(numeric))
+        && !number
 }
 
 /// `text` as a scalar for a flow mapping: without quotes where that is safe.

@@ -1,0 +1,239 @@
+//! Overlays of an app's repository, as they are copied into an environment.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use fabrique_core::id::{AppName, RelPath};
+
+use crate::composition;
+use crate::refusal::{Finding, Refusal, escaped};
+use crate::tree::{Entry, FileKind};
+use crate::yaml::{Node, Yaml};
+
+/// The most files of an overlay.
+pub const MAX_FILES: usize = 500;
+/// The largest file of an overlay, in bytes.
+pub const MAX_FILE_BYTES: usize = 1 << 20;
+/// The largest overlay, in bytes.
+pub const MAX_BYTES: usize = 8 << 20;
+
+/// The files of an overlay, by path from its directory. A copied file is a regular one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverlayFiles {
+    files: BTreeMap<RelPath, Bytes>,
+}
+
+impl OverlayFiles {
+    /// Accepts the files of an overlay's directory.
+    ///
+    /// # Errors
+    /// When there is none, when there are too many or too large ones, when one is a symlink, a submodule or
+    /// a `composition.yaml` at the top, or when a kustomization reaches outside of the directory: what is
+    /// not copied is not there when the cluster renders it.
+    pub fn new(entries: impl IntoIterator<Item = (RelPath, Entry)>) -> Result<Self, Refusal> {
+        let mut files = BTreeMap::new();
+        let mut total = 0;
+        for (path, entry) in entries {
+            check_entry(&path, &entry)?;
+            total += entry.bytes.len();
+            files.insert(path, entry.bytes);
+            if files.len() > MAX_FILES || total > MAX_BYTES {
+                return Err(Refusal::Unacceptable {
+                    what: format!("the overlay has more than {MAX_FILES} files or {MAX_BYTES} bytes"),
+                    remedy: "keep only manifests in its directory".to_owned(),
+                });
+            }
+        }
+        if files.is_empty() {
+            return Err(Refusal::Unacceptable {
+                what: "the overlay has no files".to_owned(),
+                remedy: "correct infra.path in app.yaml, or add the overlay to the app's repository"
+                    .to_owned(),
+            });
+        }
+        for (path, content) in &files {
+            if let Some(finding) = reference_outside(path, content) {
+                return Err(finding.into());
+            }
+        }
+        Ok(Self { files })
+    }
+
+    /// The files, in order of path.
+    pub fn iter(&self) -> impl Iterator<Item = (&RelPath, &Bytes)> {
+        self.files.iter()
+    }
+}
+
+fn check_entry(path: &RelPath, entry: &Entry) -> Result<(), Refusal> {
+    let refuse = |why: String| Err(Refusal::PathRefused { path: escaped(path.as_str()), why });
+    match entry.kind {
+        FileKind::Symlink | FileKind::Submodule => {
+            refuse("symlinks and submodules are not copied".to_owned())
+        }
+        FileKind::Regular | FileKind::Executable if entry.bytes.len() > MAX_FILE_BYTES => {
+            refuse(format!("{} bytes, the limit is {MAX_FILE_BYTES}", entry.bytes.len()))
+        }
+        FileKind::Regular | FileKind::Executable
+            if path.as_str() == composition::FILE_NAME || path.is_root() =>
+        {
+            refuse("this name belongs to the environment's own state".to_owned())
+        }
+        FileKind::Regular | FileKind::Executable => Ok(()),
+    }
+}
+
+/// Whether a file is what `kustomize build` starts from.
+fn is_kustomization(path: &RelPath) -> bool {
+    let name = path.as_str().rsplit('/').next().unwrap_or_default();
+    matches!(name, "kustomization.yaml" | "kustomization.yml" | "Kustomization")
+}
+
+fn reference_outside(path: &RelPath, content: &[u8]) -> Option<Finding> {
+    if !is_kustomization(path) {
+        return None;
+    }
+    let yaml = Yaml::parse(content).ok()?;
+    let depth = path.as_str().matches('/').count();
+    let mut found = None;
+    for document in yaml.documents() {
+        document.walk(&mut |node| {
+            let Some(text) = node.text() else { return };
+            // Generators write `key=path`.
+            let target = text.split_once('=').map_or(text, |(_, target)| target);
+            if found.is_none() && climbs(target, depth) {
+                found = Some(Finding {
+                    file: path.as_str().to_owned(),
+                    line: node.line,
+                    column: node.column,
+                    what: format!("{target:?} is outside of the overlay's directory, which alone is copied"),
+                    remedy: "point infra.path at a directory that holds everything, or move the file into the overlay"
+                        .to_owned(),
+                });
+            }
+        });
+    }
+    found
+}
+
+/// Whether following `target` from a directory `depth` levels down leaves the top.
+fn climbs(target: &str, depth: usize) -> bool {
+    let mut level = depth;
+    if !target.split('/').any(|segment| segment == "..") || target.contains("://") {
+        return false;
+    }
+    for segment in target.split('/') {
+        match segment {
+            ".." if level == 0 => return true,
+            ".." => level -= 1,
+            "" | "." => {}
+            _ => level += 1,
+        }
+    }
+    false
+}
+
+/// The first placeholder of the app's image (`__<APP>_IMAGE_DIGEST__`, `__<APP>_IMAGE__`) that is still in
+/// `content`. In YAML only values and keys count: a comment may name what is filled in.
+pub(crate) fn leftover_placeholder(path: &RelPath, content: &[u8], app: &AppName) -> Option<Finding> {
+    let stem = app.as_str().to_ascii_uppercase().replace('-', "_");
+    let tokens = [format!("__{stem}_IMAGE_DIGEST__"), format!("__{stem}_IMAGE__")];
+    let text = String::from_utf8_lossy(content);
+    let token = |text: &str| tokens.iter().find(|token| has_token(text, token)).cloned();
+    token(&text)?;
+    let at = |line: usize, column: usize, token: String| Finding {
+        file: path.as_str().to_owned(),
+        line,
+        column,
+        what: format!("the placeholder {token} is filled by no binding"),
+        remedy: "add a binding for this place to app.yaml".to_owned(),
+    };
+    let is_yaml =
+        path.as_str().ends_with(".yaml") || path.as_str().ends_with(".yml") || is_kustomization(path);
+    match Yaml::parse(content).ok().filter(|_| is_yaml) {
+        Some(yaml) => {
+            let mut found = None;
+            let mut visit = |node: &Node| {
+                if let (None, Some(token)) = (&found, node.text().and_then(token)) {
+                    found = Some(at(node.line, node.column, token));
+                }
+            };
+            yaml.documents().iter().for_each(|document| document.walk(&mut visit));
+            found
+        }
+        None => text
+            .lines()
+            .enumerate()
+            .find_map(|(index, line)| token(line).map(|token| at(index + 1, 1, token))),
+    }
+}
+
+/// Whether `token` stands in `text` and is not part of a longer word.
+fn has_token(text: &str, token: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(token)
+        .any(|(at, _)| !text[..at].ends_with(is_word) && !text[at + token.len()..].starts_with(is_word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text).unwrap()
+    }
+
+    fn overlay(files: &[(&str, &str)]) -> Result<OverlayFiles, String> {
+        let entries = files.iter().map(|(p, text)| (path(p), Entry::regular(text.to_string())));
+        OverlayFiles::new(entries).map_err(|refusal| refusal.to_string())
+    }
+
+    #[test]
+    fn invariant_15_what_is_no_plain_bounded_file_is_not_copied() {
+        for kind in [FileKind::Symlink, FileKind::Submodule] {
+            let entry = Entry { kind, bytes: "../../secret".into() };
+            assert!(OverlayFiles::new([(path("a.yaml"), entry)]).is_err());
+        }
+        assert!(OverlayFiles::new([(path("a"), Entry::regular(vec![0; MAX_FILE_BYTES]))]).is_ok());
+        assert!(OverlayFiles::new([(path("a"), Entry::regular(vec![0; MAX_FILE_BYTES + 1]))]).is_err());
+        let many = |n: usize| (0..n).map(|i| (path(&format!("{i}.yaml")), Entry::regular("")));
+        assert!(OverlayFiles::new(many(MAX_FILES)).is_ok());
+        assert!(OverlayFiles::new(many(MAX_FILES + 1)).is_err());
+        assert!(overlay(&[]).is_err());
+        assert!(overlay(&[("composition.yaml", "")]).is_err());
+        assert!(overlay(&[("sub/composition.yaml", "")]).is_ok());
+    }
+
+    #[test]
+    fn a_kustomization_that_reaches_outside_is_named() {
+        let bad = "resources:\n  - deployment.yaml\n  - ../../base\n";
+        insta::assert_snapshot!(overlay(&[("kustomization.yaml", bad)]).unwrap_err(), @r#"kustomization.yaml:3:5: "../../base" is outside of the overlay's directory, which alone is copied; point infra.path at a directory that holds everything, or move the file into the overlay"#);
+        let inside = "resources: [../base, x/../../base]\nconfigMapGenerator: [{files: [a=../b.txt]}]\n";
+        assert!(overlay(&[("sub/kustomization.yaml", inside)]).is_ok());
+        let generator = "configMapGenerator: [{files: [a=../../b.txt]}]\n";
+        assert!(overlay(&[("sub/kustomization.yaml", generator)]).is_err());
+        assert!(overlay(&[("kustomization.yaml", "resources: ['https://host/a/../b']\n")]).is_ok());
+    }
+
+    #[test]
+    fn only_whole_placeholders_outside_of_comments_are_left_over() {
+        let app = AppName::parse("citation-eu").unwrap();
+        let left = |name: &str, text: &str| {
+            leftover_placeholder(&path(name), text.as_bytes(), &app)
+                .map(|f| (f.line, f.what.contains("DIGEST")))
+        };
+        assert_eq!(left("a.yaml", "# __CITATION_EU_IMAGE__\na: 1\n"), None);
+        assert_eq!(left("a.yaml", "b: 1\na: x@__CITATION_EU_IMAGE_DIGEST__\n"), Some((2, true)));
+        assert_eq!(
+            left("a.yaml", "a: __CITATION_EU_IMAGE__S\nb: __CITATION_IMAGE__\nc: A__CITATION_EU_IMAGE__\n"),
+            None
+        );
+        assert_eq!(
+            left("a.yaml", "a: [\n# __CITATION_EU_IMAGE__\n"),
+            Some((2, false)),
+            "not YAML: every line counts"
+        );
+        assert_eq!(left("run.sh", "#!/bin/sh\necho __CITATION_EU_IMAGE__ \n"), Some((2, false)));
+        assert_eq!(left("a.bin", "\u{fffd}"), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! Advancing the infra channel: a newer overlay, filled from the image that is deployed.
+
+use fabrique_core::app::{App, DeployedInfra, InfraFrom};
+use fabrique_core::id::{Channel, EnvironmentName};
+use fabrique_core::time::Timestamp;
+
+use super::{Plan, Site};
+use crate::message::{CommitMessage, Previous, Trailers};
+use crate::overlay::{OverlayFiles, leftover_placeholder};
+use crate::tree::Tree;
+use crate::{binding, layout};
+
+/// Replaces the environment's files by `overlay`, which was read at `infra`, filled through the bindings
+/// from the composition's present image.
+///
+/// The copied set is the whole directory `apps/<app>/<environment>/` but its composition: a file that the
+/// overlay does not have is removed, also one that a person added. Files that people keep belong in the
+/// overlay, or in an environment whose infra is `from: files`.
+///
+/// # Errors
+/// [`Refusal::NotYet`](crate::Refusal::NotYet) before the first image; [`Refusal::Held`](crate::Refusal::Held); [`Refusal::Drift`](crate::Refusal::Drift) when a person changed
+/// a binding in the files that would be replaced; [`Refusal::BadFile`](crate::Refusal::BadFile) when a placeholder of the app's
+/// image stands where no binding fills it.
+pub fn advance_infra(
+    tree: &Tree,
+    app: &App,
+    environment: &EnvironmentName,
+    overlay: &OverlayFiles,
+    infra: &DeployedInfra,
+    now: Timestamp,
+) -> Plan {
+    let site = Site::open(tree, app, environment)?;
+    if matches!(site.environment.infra, InfraFrom::Files) {
+        let what = "its manifests are kept in cluster/apps, no overlay is copied";
+        return Err(site.not_yet(what, "declare infra: { from: head, repo, path } in app.yaml"));
+    }
+    if site.before.image.deployed.is_none() {
+        let what = "no image is deployed, so the overlay's placeholders cannot be filled";
+        return Err(site.not_yet(what, "the first build deploys one"));
+    }
+    let mut after = site.before.clone();
+    after.infra.deployed = Some(infra.clone());
+
+    let mut changes = site.changes();
+    let own = layout::composition_of(&app.name, environment);
+    for (path, _) in tree.below(&site.directory).filter(|(path, _)| **path != own) {
+        changes.remove(path.clone())?;
+    }
+    for (path, content) in overlay.iter() {
+        changes.write(site.directory.join(path), content.clone())?;
+    }
+    let copied = tree.apply(&changes)?;
+    for (path, content) in binding::fill(&site.environment.bindings, &site.directory, &after, &copied)? {
+        changes.write(path, content)?;
+    }
+    for (path, content) in changes.iter().filter_map(|(path, content)| Some((path, content?))) {
+        if let Some(finding) = leftover_placeholder(path, content, &app.name) {
+            return Err(finding.into());
+        }
+    }
+    site.write_composition(&mut changes, &after)?;
+
+    let previous = site.before.infra.deployed.as_ref();
+    let trailers = Trailers {
+        channel: Some(Channel::Infra),
+        source_revision: Some(infra.revision.clone()),
+        previous: previous.map(|d| Previous::Revision(d.revision.clone())),
+        ..site.trailers()
+    };
+    let subject = format!("Advance the infra of {} in {environment} to {}", app.name, infra.revision.short());
+    let body = format!("{} {}", infra.overlay.repo, infra.overlay.path);
+    let planned = site.finish(changes, &after, CommitMessage::new(&subject, &body, trailers))?;
+    if planned.is_some() {
+        site.refuse_held(Channel::Infra, now)?;
+        if !site.awaits_overlay() {
+            site.refuse_drift(binding::readable_drift(
+                tree,
+                &site.directory,
+                site.environment,
+                &site.before,
+            ))?;
+        }
+    }
+    Ok(planned)
+}
