@@ -1,0 +1,146 @@
+//! The apps' repositories.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use fabrique_core::id::{RelPath, RepoName, Revision};
+use fabrique_core::relation::Relation;
+use fabrique_ports::PortResult;
+use fabrique_ports::source::{ChangedPaths, SourceFile, SourceHistory};
+
+use crate::command::Git;
+use crate::config::GitConfig;
+use crate::error::GitError;
+use crate::mirror::{Mirror, Read};
+use crate::objects::{Entry, committer_time, content_of, contents, listing_bound, parse_tree};
+use crate::remote::Remote;
+
+/// Reads the apps' repositories from clones of them, one each. What is local is answered without the forge.
+#[derive(Debug)]
+pub struct GitHistory {
+    git: Git,
+    config: GitConfig,
+    mirrors: Mutex<BTreeMap<String, Arc<Mirror>>>,
+}
+
+impl GitHistory {
+    /// Checks the configuration and makes the state directory.
+    ///
+    /// # Errors
+    /// [`GitError::Config`] or [`GitError::State`].
+    pub fn new(config: GitConfig) -> Result<Self, GitError> {
+        prepare_state(&config)?;
+        Ok(Self { git: Git::new(&config), config, mirrors: Mutex::new(BTreeMap::new()) })
+    }
+
+    fn mirror(&self, repo: &RepoName) -> Arc<Mirror> {
+        // Gitea compares names without case, so two spellings are one clone.
+        let name = repo.to_string().to_ascii_lowercase();
+        let mut mirrors = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mirror = mirrors.entry(name.clone()).or_insert_with(|| {
+            let remote = Remote::new(&self.config.base_url, repo, self.config.read.of(repo));
+            let directory = self.config.state_dir.join("sources").join(format!("{name}.git"));
+            let refspec = "+refs/heads/*:refs/heads/*".to_owned();
+            let git = self.git.clone();
+            Arc::new(Mirror::new(git, repo.clone(), remote, refspec, directory, self.config.timeouts))
+        });
+        Arc::clone(mirror)
+    }
+
+    async fn files(
+        &self,
+        mirror: &Mirror,
+        revision: &Revision,
+        directory: &RelPath,
+    ) -> Result<Option<Vec<SourceFile>>, GitError> {
+        let prefix = if directory.is_root() { String::new() } else { format!("{directory}/") };
+        let mut args = vec!["ls-tree", "-r", "-z", "-l", "--full-tree", revision.as_str(), "--"];
+        if !prefix.is_empty() {
+            args.push(&prefix);
+        }
+        let limits = &self.config.limits;
+        let (files, bytes) = (limits.directory_files, limits.directory_bytes);
+        let too_big = || GitError::TooBig { what: directory.to_string(), files, bytes };
+        let call = mirror.call(&args).limit(listing_bound(files));
+        let output = match mirror.read(&[revision], &call).await {
+            Ok(Read::Done(output)) => output,
+            Ok(Read::Missing) => return Err(no_revision(mirror, revision)),
+            Err(GitError::TooMuchOutput { .. }) => return Err(too_big()),
+            Err(error) => return Err(error),
+        };
+        let entries = parse_tree(&output.stdout)?;
+        if entries.len() > files || entries.iter().map(|entry| entry.size).sum::<u64>() > bytes {
+            return Err(too_big());
+        }
+        if entries.is_empty() && !directory.is_root() {
+            return Ok(None);
+        }
+        let contents = contents(mirror, &entries.iter().collect::<Vec<_>>()).await?;
+        let file = |entry: &Entry| {
+            let text = String::from_utf8_lossy(&entry.path);
+            let path = text.strip_prefix(&prefix).unwrap_or(&text);
+            let path =
+                RelPath::parse(path).map_err(|_| GitError::HostilePath(text.escape_debug().to_string()))?;
+            Ok(SourceFile { path, kind: entry.kind, content: content_of(entry, &contents)? })
+        };
+        entries.iter().map(file).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+#[async_trait]
+impl SourceHistory for GitHistory {
+    async fn relation(&self, repo: &RepoName, from: &Revision, to: &Revision) -> PortResult<Relation> {
+        let mirror = self.mirror(repo);
+        let relation = mirror.relation(from, to).await?;
+        mirror.tidy();
+        Ok(relation)
+    }
+
+    async fn changed_paths(
+        &self,
+        repo: &RepoName,
+        from: &Revision,
+        to: &Revision,
+    ) -> PortResult<ChangedPaths> {
+        let bound = self.config.limits.changed_paths;
+        let mirror = self.mirror(repo);
+        let paths = mirror.changed_paths(from, to, bound).await?;
+        mirror.tidy();
+        Ok(paths.map_or(ChangedPaths::CannotTell, ChangedPaths::These))
+    }
+
+    async fn commit_time(&self, repo: &RepoName, revision: &Revision) -> PortResult<i64> {
+        let mirror = self.mirror(repo);
+        let call = mirror.call(&["cat-file", "commit", revision.as_str()]);
+        let revisions = [revision];
+        match mirror.healing(|| mirror.read(&revisions, &call)).await? {
+            Read::Done(output) => Ok(committer_time(&output.stdout).ok_or_else(|| GitError::Malformed {
+                command: "cat-file",
+                what: format!("commit {revision} has no committer"),
+            })?),
+            Read::Missing => Err(no_revision(&mirror, revision).into()),
+        }
+    }
+
+    async fn read_directory(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        directory: &RelPath,
+    ) -> PortResult<Option<Vec<SourceFile>>> {
+        let mirror = self.mirror(repo);
+        Ok(mirror.healing(|| self.files(&mirror, revision, directory)).await?)
+    }
+}
+
+/// Makes the directories that everything else takes for granted.
+pub(crate) fn prepare_state(config: &GitConfig) -> Result<(), GitError> {
+    config.check()?;
+    let path = &config.state_dir;
+    std::fs::create_dir_all(path).map_err(|source| GitError::State { path: path.clone(), source })
+}
+
+fn no_revision(mirror: &Mirror, revision: &Revision) -> GitError {
+    GitError::NoRevision { repo: mirror.repo().clone(), revision: revision.clone() }
+}
