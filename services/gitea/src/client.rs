@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_core::id::RepoName;
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
-use reqwest::{Method, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use secrecy::ExposeSecret;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl Gitea {
             .connect_timeout(config.connect_timeout)
             .timeout(config.request_timeout)
             .pool_idle_timeout(IDLE_CONNECTION)
-            .redirect(within(&config.base_url))
+            .redirect(Policy::none())
             .no_proxy()
             .build()
             .map_err(|error| GiteaError::Configuration(format!("the HTTP client cannot be made: {error}")))?;
@@ -77,6 +77,10 @@ impl Gitea {
         self.send(purpose, Method::GET, path, None).await
     }
 
+    /// Sends a request with the token of its purpose, and again where a redirect on the same server says.
+    ///
+    /// Gitea redirects from the old name of a renamed repository with 301, on which a client turns a POST
+    /// into a GET that succeeds and does nothing. So redirects are followed here, with the method kept.
     pub(crate) async fn send(
         &self,
         purpose: Purpose,
@@ -84,33 +88,53 @@ impl Gitea {
         path: &Path,
         body: Option<&Value>,
     ) -> Result<Answer, GiteaError> {
-        let url = path.on(&self.config.base_url)?;
+        let mut url = path.on(&self.config.base_url)?;
         let request = format!("{method} {}", url.path());
-        let token = self.config.tokens.of(purpose);
-        let mut builder = self.client.request(method, url);
-        if let Some(token) = token {
-            builder = builder.header(AUTHORIZATION, authorization(token.expose_secret(), purpose)?);
-        }
-        if let Some(body) = body {
-            builder = builder.json(body);
-        }
         let no_answer = |source: reqwest::Error| GiteaError::NoAnswer {
             request: request.clone(),
             source: source.without_url(),
         };
-        let response = builder.send().await.map_err(no_answer)?;
-        let status = response.status();
-        if status.is_redirection() {
-            return Err(GiteaError::RedirectedAway { request });
-        }
-        let body = match read(response).await.map_err(no_answer)? {
-            Some(body) => body,
-            None => {
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.once(purpose, &method, url.clone(), body)?.send().await.map_err(no_answer)?;
+            let status = response.status();
+            if status.is_redirection() {
+                match self.redirected(&url, &response) {
+                    Some(next) => url = next,
+                    None => break,
+                }
+                continue;
+            }
+            let Some(body) = read(response).await.map_err(no_answer)? else {
                 let problem = format!("it is larger than {MAX_ANSWER} bytes");
                 return Err(GiteaError::Unreadable { request, problem });
-            }
-        };
-        Ok(Answer { request, status, body, purpose, with_token: token.is_some() })
+            };
+            let with_token = self.config.tokens.of(purpose).is_some();
+            return Ok(Answer { request, status, body, purpose, with_token });
+        }
+        Err(GiteaError::RedirectedAway { request })
+    }
+
+    fn once(
+        &self,
+        purpose: Purpose,
+        method: &Method,
+        url: Url,
+        body: Option<&Value>,
+    ) -> Result<RequestBuilder, GiteaError> {
+        let mut builder = self.client.request(method.clone(), url);
+        if let Some(token) = self.config.tokens.of(purpose) {
+            builder = builder.header(AUTHORIZATION, authorization(token.expose_secret(), purpose)?);
+        }
+        Ok(match body {
+            Some(body) => builder.json(body),
+            None => builder,
+        })
+    }
+
+    /// Where a redirect leads, when it stays on the configured server.
+    fn redirected(&self, from: &Url, response: &Response) -> Option<Url> {
+        let location = response.headers().get(LOCATION)?.to_str().ok()?;
+        from.join(location).ok().filter(|next| next.origin() == self.config.base_url.origin())
     }
 
     /// Whether the repository is there for the token of this purpose.
@@ -144,8 +168,8 @@ impl Path {
         self
     }
 
-    pub(crate) fn query(mut self, name: &'static str, value: impl ToString) -> Self {
-        self.query.push((name, value.to_string()));
+    pub(crate) fn query(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.query.push((name, value.into()));
         self
     }
 
@@ -230,20 +254,6 @@ fn authorization(token: &str, purpose: Purpose) -> Result<HeaderValue, GiteaErro
     }
 }
 
-/// Follows redirects on the configured server (a renamed repository) and stops at any other.
-fn within(base: &Url) -> Policy {
-    let origin = base.origin();
-    Policy::custom(move |attempt| {
-        if attempt.previous().len() > MAX_REDIRECTS {
-            attempt.error("too many redirects")
-        } else if attempt.url().origin() == origin {
-            attempt.follow()
-        } else {
-            attempt.stop()
-        }
-    })
-}
-
 /// The body, or nothing when it is too large.
 async fn read(mut response: Response) -> Result<Option<Vec<u8>>, reqwest::Error> {
     let mut body = Vec::new();
@@ -285,7 +295,7 @@ mod tests {
     #[test]
     fn paths_are_encoded_and_a_base_path_is_kept() {
         let base = Url::parse("http://host/git/").unwrap();
-        let path = Path::new(["repos", "a", "b", "branches", "x#y", "100%?"]).query("page", 2);
+        let path = Path::new(["repos", "a", "b", "branches", "x#y", "100%?"]).query("page", "2");
         assert_eq!(
             path.on(&base).unwrap().as_str(),
             "http://host/git/api/v1/repos/a/b/branches/x%23y/100%25%3F?page=2"

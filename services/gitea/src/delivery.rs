@@ -131,7 +131,7 @@ impl Payload {
         let Some(repository) = &self.repository else {
             return Err(malformed("the body names no repository"));
         };
-        RepoName::parse(&repository.full_name).map_err(malformed)
+        RepoName::parse(&repository.full_name).map_err(|error| malformed(error.to_string()))
     }
 }
 
@@ -177,8 +177,8 @@ fn is_object_id(id: &str, format: Option<&str>) -> bool {
     length_fits && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn malformed(reason: impl ToString) -> Rejection {
-    Rejection::Malformed(reason.to_string())
+fn malformed(reason: impl Into<String>) -> Rejection {
+    Rejection::Malformed(reason.into())
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ pub enum GiteaError {
         /// Whether there was a token at all.
         with_token: bool,
     },
-    /// A redirect to another server, which a token must not follow.
-    #[error("{request} was redirected away from the configured server")]
+    /// A redirect to another server, which a token must not follow, or one redirect too many.
+    #[error("{request} was redirected away from the configured server, or in circles")]
     RedirectedAway {
         /// Method and path.
         request: String,

@@ -78,9 +78,9 @@ impl Gitea {
     ) -> Result<bool, GiteaError> {
         let path = Path::repo(repo)
             .then(["git", "commits", revision.as_str()])
-            .query("stat", false)
-            .query("verification", false)
-            .query("files", false);
+            .query("stat", "false")
+            .query("verification", "false")
+            .query("files", "false");
         let answer = self.get(purpose, &path).await?;
         match answer.status {
             StatusCode::OK => Ok(true),

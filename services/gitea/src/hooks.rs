@@ -22,7 +22,7 @@ use crate::error::GiteaError;
 use crate::text::escaped;
 
 /// Gitea's own largest page.
-const PAGE: usize = 50;
+const PAGE: &str = "50";
 /// More webhooks than this on one repository is a defect somewhere, and not looked through.
 const MAX_PAGES: usize = 20;
 
@@ -134,7 +134,7 @@ impl Gitea {
     async fn list(&self, repo: &RepoName) -> Result<Option<Vec<Found>>, GiteaError> {
         let mut all = Vec::new();
         for page in 1..=MAX_PAGES {
-            let path = Path::repo(repo).then(["hooks"]).query("limit", PAGE).query("page", page);
+            let path = Path::repo(repo).then(["hooks"]).query("limit", PAGE).query("page", page.to_string());
             let answer = self.get(Purpose::Hooks, &path).await?;
             match answer.status {
                 StatusCode::OK => {}
@@ -263,6 +263,9 @@ impl Differences {
         }
         let events = hook.events.as_deref().unwrap_or_default();
         if events != ["push"] {
+            // Gitea tells them in a new order each time.
+            let mut events = events.to_vec();
+            events.sort_unstable();
             texts.push(format!("its events were [{}]", escaped(&events.join(", "), 120)));
         }
         if hook.branch_filter.as_deref().is_some_and(|filter| !same_filter(filter, &wanted.branch_filter)) {

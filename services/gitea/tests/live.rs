@@ -1,0 +1,431 @@
+//! The adapter against the bed's Gitea.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test's helpers fail the test")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::routing::post;
+use fabrique_bed::{Bed, GitRepo};
+use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_gitea::{Deliveries, Gitea, GiteaConfig, Purpose};
+use fabrique_ports::Fault;
+use fabrique_ports::delivery::{Delivery, DeliveryReader, RawDelivery};
+use fabrique_ports::forge::{
+    BranchHead, CommitStatus, Forge, ForgeInspection, HookOutcome, Hooks, StatusOutcome, StatusState,
+    WantedHook,
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::{OnceCell, mpsc};
+
+const SECRET: &str = "s3cret";
+
+/// One Gitea for all tests, each with an organisation of its own.
+async fn bed() -> &'static Bed {
+    static BED: OnceCell<Bed> = OnceCell::const_new();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    BED.get_or_init(async || Bed::builder().gitea().start().await.unwrap()).await
+}
+
+fn config(bed: &Bed, token: &str) -> GiteaConfig {
+    let mut config = GiteaConfig::new(bed.gitea().base_url().parse().unwrap());
+    let tokens = &mut config.tokens;
+    for slot in [&mut tokens.read, &mut tokens.status, &mut tokens.hooks, &mut tokens.apps] {
+        *slot = Some(token.into());
+    }
+    config.hook_secret = Some(SECRET.into());
+    config
+}
+
+fn admin(bed: &Bed) -> Gitea {
+    Gitea::new(config(bed, bed.gitea().admin_token())).unwrap()
+}
+
+/// A private repository `<org>/app` with one commit, and that commit.
+async fn private_repo(bed: &Bed, org: &str) -> (RepoName, Revision) {
+    bed.gitea().create_org(org).await.unwrap();
+    bed.gitea().create_repo(org, "app", true).await.unwrap();
+    let head = bed.gitea().head(org, "app", "main").await.unwrap().unwrap();
+    (repo(&format!("{org}/app")), Revision::parse(&head).unwrap())
+}
+
+fn repo(name: &str) -> RepoName {
+    RepoName::parse(name).unwrap()
+}
+
+fn branch(name: &str) -> BranchName {
+    BranchName::parse(name).unwrap()
+}
+
+fn unknown(digits: usize) -> Revision {
+    Revision::parse(&"d".repeat(digits)).unwrap()
+}
+
+fn status(state: StatusState, description: &str) -> CommitStatus {
+    CommitStatus {
+        context: "fabrique/build/citation".to_owned(),
+        state,
+        description: description.to_owned(),
+        link: Some("http://fabrique.example.org/builds/1".to_owned()),
+    }
+}
+
+#[tokio::test]
+async fn a_head_is_told_apart_from_a_missing_branch_and_a_missing_repository() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "heads").await;
+    let gitea = admin(bed);
+    assert_eq!(gitea.branch_head(&app, &branch("main")).await.unwrap(), BranchHead::At(head.clone()));
+    assert_eq!(gitea.branch_head(&app, &branch("Main")).await.unwrap(), BranchHead::NoBranch);
+    assert_eq!(gitea.branch_head(&app, &branch("a/b")).await.unwrap(), BranchHead::NoBranch);
+    let nowhere = repo("heads/nowhere");
+    assert_eq!(gitea.branch_head(&nowhere, &branch("main")).await.unwrap(), BranchHead::NoRepository);
+
+    let body = json!({ "name": "empty", "private": true });
+    bed.gitea().api("POST", "/orgs/heads/repos", Some(body)).await.unwrap();
+    let empty = repo("heads/empty");
+    assert_eq!(gitea.branch_head(&empty, &branch("main")).await.unwrap(), BranchHead::NoBranch);
+
+    let mut blind = config(bed, bed.gitea().admin_token());
+    blind.tokens.read = None;
+    let blind = Gitea::new(blind).unwrap();
+    assert_eq!(blind.branch_head(&app, &branch("main")).await.unwrap(), BranchHead::NoRepository);
+}
+
+#[tokio::test]
+async fn branch_names_that_need_encoding_are_found() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "names").await;
+    let clone = GitRepo::clone(&bed.gitea().clone_url_with_token("names", "app")).await.unwrap();
+    let gitea = admin(bed);
+    for name in ["feature/a.b", "100%25", "x#y", "é+ü", "a&b=c;d"] {
+        clone.git(&["checkout", "--quiet", "-b", name]).await.unwrap();
+        let revision = clone.commit(name).await.unwrap();
+        clone.git(&["push", "--quiet", "origin", name]).await.unwrap();
+        let expected = BranchHead::At(Revision::parse(&revision).unwrap());
+        assert_eq!(gitea.branch_head(&app, &branch(name)).await.unwrap(), expected, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_commit_is_known_or_not_and_without_the_repository_nothing_is_claimed() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "commits").await;
+    let gitea = admin(bed);
+    assert!(gitea.has_commit(&app, &head).await.unwrap());
+    assert!(!gitea.has_commit(&app, &unknown(40)).await.unwrap());
+    assert!(!gitea.has_commit(&app, &unknown(64)).await.unwrap());
+    let error = gitea.has_commit(&repo("commits/nowhere"), &head).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied);
+}
+
+#[tokio::test]
+async fn a_status_is_set_with_its_description_cut_at_the_forges_limit() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "statuses").await;
+    let gitea = admin(bed);
+    for (state, word) in [
+        (StatusState::Pending, "pending"),
+        (StatusState::Success, "success"),
+        (StatusState::Failure, "failure"),
+        (StatusState::Error, "error"),
+    ] {
+        let set = gitea.set_status(&app, &head, &status(state, &"é".repeat(400))).await.unwrap();
+        assert_eq!(set, StatusOutcome::Set);
+        let path = format!("/repos/{app}/commits/{head}/status");
+        let shown = bed.gitea().api("GET", &path, None).await.unwrap();
+        let shown = &shown["statuses"][0];
+        assert_eq!(shown["status"], word);
+        assert_eq!(shown["context"], "fabrique/build/citation");
+        assert_eq!(shown["target_url"], "http://fabrique.example.org/builds/1");
+        assert_eq!(shown["description"].as_str().unwrap().chars().count(), 255);
+    }
+}
+
+#[tokio::test]
+async fn a_status_for_an_unknown_revision_is_an_outcome_and_for_an_unknown_repository_an_error() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "strays").await;
+    let gitea = admin(bed);
+    let stray = gitea.set_status(&app, &unknown(40), &status(StatusState::Success, "built")).await.unwrap();
+    assert_eq!(stray, StatusOutcome::UnknownRevision);
+    let nowhere = repo("strays/nowhere");
+    let error = gitea.set_status(&nowhere, &head, &status(StatusState::Success, "built")).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied);
+}
+
+#[tokio::test]
+async fn refusals_say_which_token_to_mend() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "refusals").await;
+    bed.gitea().create_user("reader").await.unwrap();
+    bed.gitea().add_collaborator("refusals", "app", "reader", "read").await.unwrap();
+    let token = bed.gitea().create_token("reader", &["write:repository"]).await.unwrap();
+    let reader = Gitea::new(config(bed, &token)).unwrap();
+    let built = status(StatusState::Success, "built");
+
+    assert_eq!(reader.branch_head(&app, &branch("main")).await.unwrap(), BranchHead::At(head.clone()));
+    let error = reader.set_status(&app, &head, &built).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied, "{error}");
+    assert!(error.to_string().contains("`status` token"), "{error}");
+    let wanted = WantedHook { url: "http://127.0.0.1:1/".to_owned(), branch_filter: "*".to_owned() };
+    let error = reader.ensure_hook(&app, &wanted, false).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied, "{error}");
+    assert!(error.to_string().contains("`hooks` token"), "{error}");
+
+    let narrow = bed.gitea().create_token("reader", &["read:repository"]).await.unwrap();
+    let error = Gitea::new(config(bed, &narrow)).unwrap().set_status(&app, &head, &built).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied, "{error}");
+
+    let revoked = Gitea::new(config(bed, "0123456789012345678901234567890123456789")).unwrap();
+    let error = revoked.branch_head(&app, &branch("main")).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied, "{error}");
+    assert!(error.to_string().contains("`read` token"), "{error}");
+}
+
+#[tokio::test]
+async fn each_purpose_uses_its_own_token_and_no_other() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "purposes").await;
+    let good = bed.gitea().admin_token();
+    let mut only_apps = config(bed, "0123456789012345678901234567890123456789");
+    only_apps.tokens.apps = Some(good.into());
+    only_apps.apps_repo = Some(repo("PURPOSES/app"));
+    let gitea = Gitea::new(only_apps).unwrap();
+    assert_eq!(gitea.branch_head(&app, &branch("main")).await.unwrap(), BranchHead::At(head.clone()));
+    assert!(gitea.has_commit(&app, &head).await.unwrap());
+    assert!(gitea.rights(&app).await.unwrap().unwrap().push);
+    assert!(gitea.inspecting(Purpose::Hooks).rights(&app).await.is_err());
+    assert!(gitea.hooks(&app).await.is_err());
+}
+
+#[tokio::test]
+async fn a_renamed_repository_is_followed_with_the_token() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "renamed").await;
+    let rename = Some(json!({ "name": "newer" }));
+    bed.gitea().api("PATCH", "/repos/renamed/app", rename).await.unwrap();
+    let gitea = admin(bed);
+    assert_eq!(gitea.branch_head(&app, &branch("main")).await.unwrap(), BranchHead::At(head.clone()));
+    let set = gitea.set_status(&app, &head, &status(StatusState::Success, "built")).await.unwrap();
+    assert_eq!(set, StatusOutcome::Set);
+    let path = format!("/repos/renamed/newer/commits/{head}/status");
+    assert_eq!(bed.gitea().api("GET", &path, None).await.unwrap()["statuses"][0]["status"], "success");
+}
+
+#[tokio::test]
+async fn a_redirect_to_another_server_is_not_followed() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let bed = bed().await;
+    let elsewhere = bed.gitea().base_url();
+    let app = axum::Router::new().fallback(move || {
+        let location = format!("{elsewhere}/api/v1/version");
+        async move { (axum::http::StatusCode::TEMPORARY_REDIRECT, [("location", location)]) }
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let gitea = Gitea::new(GiteaConfig::new(url.parse().unwrap())).unwrap();
+    let error = gitea.info().await.unwrap_err();
+    assert!(error.to_string().contains("redirected away"), "{error}");
+}
+
+#[tokio::test]
+async fn an_unreachable_or_silent_server_is_transient_and_bounded() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let closed = GiteaConfig::new(
+        format!("http://127.0.0.1:{}/", fabrique_bed::free_port().unwrap()).parse().unwrap(),
+    );
+    let error = Gitea::new(closed).unwrap().info().await.unwrap_err();
+    assert!(error.transient(), "{error}");
+
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let mut config = GiteaConfig::new(url.parse().unwrap());
+    config.request_timeout = Duration::from_millis(100);
+    let error = Gitea::new(config).unwrap().info().await.unwrap_err();
+    assert!(error.transient() && error.to_string().contains("timed out"), "{error}");
+}
+
+#[tokio::test]
+async fn inspection_tells_version_login_and_rights() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "inspected").await;
+    let gitea = admin(bed);
+    let info = gitea.info().await.unwrap();
+    assert!(!info.version.is_empty());
+    assert_eq!(info.login.as_deref(), Some(bed.gitea().admin_user()));
+    let rights = gitea.rights(&app).await.unwrap().unwrap();
+    assert!(rights.pull && rights.push && rights.admin && !rights.archived);
+    assert_eq!(gitea.rights(&repo("inspected/nowhere")).await.unwrap(), None);
+
+    let archive = Some(json!({ "archived": true }));
+    bed.gitea().api("PATCH", "/repos/inspected/app", archive).await.unwrap();
+    assert!(gitea.rights(&app).await.unwrap().unwrap().archived);
+
+    bed.gitea().create_user("viewer").await.unwrap();
+    bed.gitea().add_collaborator("inspected", "app", "viewer", "read").await.unwrap();
+    let token = bed.gitea().create_token("viewer", &["read:repository"]).await.unwrap();
+    let viewer = Gitea::new(config(bed, &token)).unwrap();
+    assert_eq!(viewer.info().await.unwrap().login, None);
+    let rights = viewer.rights(&app).await.unwrap().unwrap();
+    assert!(rights.pull && !rights.push && !rights.admin);
+}
+
+async fn stored_hooks(bed: &Bed, repo: &RepoName) -> Vec<Value> {
+    let hooks = bed.gitea().api("GET", &format!("/repos/{repo}/hooks"), None).await.unwrap();
+    hooks.as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_hook_is_created_once_and_a_dry_run_writes_nothing() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "hooked").await;
+    let gitea = admin(bed);
+    let wanted =
+        WantedHook { url: "http://127.0.0.1:1/webhook".to_owned(), branch_filter: "main".to_owned() };
+    assert_eq!(gitea.ensure_hook(&app, &wanted, true).await.unwrap(), HookOutcome::Created);
+    assert_eq!(gitea.hooks(&app).await.unwrap(), []);
+    assert_eq!(gitea.ensure_hook(&app, &wanted, false).await.unwrap(), HookOutcome::Created);
+    assert_eq!(gitea.ensure_hook(&app, &wanted, false).await.unwrap(), HookOutcome::Present);
+    let stored = stored_hooks(bed, &app).await;
+    assert_eq!(stored.len(), 1);
+    assert_eq!(stored[0]["active"], true);
+    assert_eq!(stored[0]["events"], json!(["push"]));
+    assert_eq!(stored[0]["branch_filter"], "main");
+    assert_eq!(stored[0]["config"], json!({ "url": wanted.url, "content_type": "json" }));
+    let nowhere = repo("hooked/nowhere");
+    assert_eq!(gitea.ensure_hook(&nowhere, &wanted, false).await.unwrap(), HookOutcome::NoRepository);
+    assert_eq!(gitea.hooks(&nowhere).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_damaged_hook_is_repaired_in_place_and_its_doubles_go() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "damaged").await;
+    let gitea = admin(bed);
+    let wanted =
+        WantedHook { url: "http://127.0.0.1:1/webhook".to_owned(), branch_filter: "main".to_owned() };
+    gitea.ensure_hook(&app, &wanted, false).await.unwrap();
+    let id = gitea.hooks(&app).await.unwrap()[0].id;
+    let damage = json!({
+        "active": false, "events": ["issues"], "authorization_header": "Bearer kept",
+        "config": { "content_type": "form" },
+    });
+    bed.gitea().api("PATCH", &format!("/repos/{app}/hooks/{id}"), Some(damage)).await.unwrap();
+    bed.gitea().create_webhook("damaged", "app", &wanted.url, "another").await.unwrap();
+    let foreign =
+        bed.gitea().create_webhook("damaged", "app", "http://127.0.0.1:1/argocd", "x").await.unwrap();
+
+    let HookOutcome::Repaired(foretold) = gitea.ensure_hook(&app, &wanted, true).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(stored_hooks(bed, &app).await.len(), 3);
+    let HookOutcome::Repaired(done) = gitea.ensure_hook(&app, &wanted, false).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(foretold, done);
+    assert_eq!(done.len(), 5, "{done:?}");
+    assert_eq!(gitea.ensure_hook(&app, &wanted, false).await.unwrap(), HookOutcome::Present);
+    let stored = stored_hooks(bed, &app).await;
+    let mut ids: Vec<_> = stored.iter().map(|hook| hook["id"].as_i64().unwrap()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [id, foreign]);
+    let repaired = stored.iter().find(|hook| hook["id"] == id).unwrap();
+    assert_eq!(repaired["active"], true);
+    assert_eq!(repaired["events"], json!(["push"]));
+    assert_eq!(repaired["branch_filter"], "main");
+    assert_eq!(repaired["authorization_header"], "Bearer kept");
+}
+
+#[tokio::test]
+async fn more_hooks_than_one_page_holds_are_all_looked_at() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "crowded").await;
+    let gitea = admin(bed);
+    let wanted = WantedHook { url: "http://127.0.0.1:1/webhook".to_owned(), branch_filter: "*".to_owned() };
+    for number in 0..55 {
+        let url = format!("http://127.0.0.1:1/other/{number}");
+        bed.gitea().create_webhook("crowded", "app", &url, "x").await.unwrap();
+    }
+    gitea.ensure_hook(&app, &wanted, false).await.unwrap();
+    assert_eq!(gitea.hooks(&app).await.unwrap().len(), 56);
+    assert_eq!(gitea.ensure_hook(&app, &wanted, false).await.unwrap(), HookOutcome::Present);
+}
+
+/// A receiver that keeps what arrives.
+struct Catcher {
+    url: String,
+    caught: mpsc::Receiver<(HeaderMap, Bytes)>,
+}
+
+impl Catcher {
+    async fn start() -> Self {
+        let (send, caught) = mpsc::channel(16);
+        let app = axum::Router::new().route(
+            "/webhook",
+            post(move |headers: HeaderMap, body: Bytes| {
+                let send = send.clone();
+                async move { send.send((headers, body)).await.unwrap() }
+            }),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/webhook", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        Self { url, caught }
+    }
+
+    /// The next delivery, verified against one secret and read.
+    async fn next(&mut self, secret: &str) -> Result<Delivery, fabrique_ports::delivery::Rejection> {
+        let next = tokio::time::timeout(Duration::from_secs(20), self.caught.recv());
+        let (headers, body) = next.await.expect("a delivery within 20 s").unwrap();
+        let reader: Arc<dyn DeliveryReader> = Arc::new(Deliveries::new(vec![secret.into()]).unwrap());
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let raw = RawDelivery { header: &header, body: &body };
+        reader.verify(&raw)?;
+        reader.parse(&raw)
+    }
+}
+
+#[tokio::test]
+async fn a_hook_made_here_delivers_pushes_that_verify_and_a_rotated_secret_replaces_it() {
+    let bed = bed().await;
+    let (app, head) = private_repo(bed, "delivered").await;
+    let mut catcher = Catcher::start().await;
+    let wanted = WantedHook { url: catcher.url.clone(), branch_filter: "*".to_owned() };
+    let gitea = admin(bed);
+    gitea.ensure_hook(&app, &wanted, false).await.unwrap();
+
+    let id = gitea.hooks(&app).await.unwrap()[0].id;
+    gitea.test_delivery(&app, id).await.unwrap();
+    let Ok(Delivery::Push(test)) = catcher.next(SECRET).await else { panic!("no push") };
+    assert!(test.test);
+    assert_eq!(
+        (test.repo.clone(), test.branch.as_str(), test.after.as_str()),
+        (app.clone(), "main", head.as_str())
+    );
+
+    let clone = GitRepo::clone(&bed.gitea().clone_url_with_token("delivered", "app")).await.unwrap();
+    let revision = clone.commit("Second").await.unwrap();
+    clone.push().await.unwrap();
+    let Ok(Delivery::Push(push)) = catcher.next(SECRET).await else { panic!("no push") };
+    assert!(!push.test);
+    assert_eq!(push.after, revision);
+
+    let mut rotated = config(bed, bed.gitea().admin_token());
+    rotated.hook_secret = Some("n3w".into());
+    let rotated = Gitea::new(rotated).unwrap();
+    let HookOutcome::Repaired(how) = rotated.ensure_hook(&app, &wanted, false).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(how, ["its secret may have been another"]);
+    assert_eq!(rotated.ensure_hook(&app, &wanted, false).await.unwrap(), HookOutcome::Present);
+    let hooks = rotated.hooks(&app).await.unwrap();
+    assert_eq!(hooks.len(), 1);
+    rotated.test_delivery(&app, hooks[0].id).await.unwrap();
+    assert!(matches!(catcher.next("n3w").await, Ok(Delivery::Push(_))));
+    assert!(rotated.test_delivery(&app, id).await.is_err(), "the old hook is gone");
+}
