@@ -12,9 +12,10 @@ use fabrique_core::relation::Relation;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Candidate;
 use fabrique_core::view::{
-    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, Step, TakenBack, Target, View,
+    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, TakenBack, Target, View,
 };
-use fabrique_gitops::{binding, composition};
+use fabrique_gitops::composition;
+use fabrique_gitops::head::{self, EnvironmentHead};
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::records::Records;
 use fabrique_ports::registry::Registry;
@@ -135,6 +136,29 @@ impl Observer {
         Ok(CandidateView { head: Some(head), environments })
     }
 
+    /// How the infra channels stand to the head, when there is no image to judge.
+    ///
+    /// # Errors
+    /// When a peer that has to be asked does not answer.
+    pub async fn infra_candidate(
+        &self,
+        app: &App,
+        apps: &Apps,
+        memory: &Memory,
+        now: Timestamp,
+    ) -> PortResult<CandidateView> {
+        let BranchHead::At(head) = self.forge.branch_head(&app.source.repo, &app.source.branch).await? else {
+            return Ok(CandidateView { head: None, environments: Vec::new() });
+        };
+        let gathering = Gathering::new(self, app, apps, memory, now)?;
+        let mut environments = Vec::with_capacity(app.environments.len());
+        for environment in &app.environments {
+            let view = gathering.environment(environment, &head, &head, None).await?;
+            environments.push((view, Candidate::Target));
+        }
+        Ok(CandidateView { head: Some(head), environments })
+    }
+
     /// The image recorded for `key`, if the registry still has it.
     ///
     /// # Errors
@@ -164,7 +188,7 @@ impl Observer {
 /// One gathering: the app, the state it is seen in, and comparisons made at most once each.
 struct Gathering<'a> {
     app: &'a App,
-    apps: &'a Apps,
+    heads: Vec<EnvironmentHead>,
     memory: &'a Memory,
     now: Timestamp,
     image_paths: WatchedPaths,
@@ -175,13 +199,13 @@ impl<'a> Gathering<'a> {
     fn new(
         observer: &'a Observer,
         app: &'a App,
-        apps: &'a Apps,
+        apps: &Apps,
         memory: &'a Memory,
         now: Timestamp,
     ) -> PortResult<Self> {
         let image_paths = WatchedPaths::of_image(app).map_err(|e| bad_glob(app, &e))?;
         let comparison = Comparison::new(observer.source.as_ref(), &app.source.repo);
-        Ok(Self { app, apps, memory, now, image_paths, comparison })
+        Ok(Self { app, heads: head::observe(&apps.tree, app), memory, now, image_paths, comparison })
     }
 
     /// `candidate` is what the image channel is judged for, `head` what the infra channel is. `key` is the
@@ -193,10 +217,10 @@ impl<'a> Gathering<'a> {
         head: &Revision,
         key: Option<&BuildKey>,
     ) -> PortResult<EnvironmentView> {
-        let tree = &self.apps.tree;
-        let (composition, trouble) = match composition::load(tree, self.app, &environment.name) {
-            Err(refusal) => (None, Some(refusal.to_string())),
-            Ok(composition) => (composition, self.drift(environment)),
+        let (composition, trouble) = match self.heads.iter().find(|head| head.environment == environment.name)
+        {
+            Some(head) => (head.composition.clone().ok(), head.trouble()),
+            None => (None, None),
         };
         let composition =
             composition.unwrap_or_else(|| composition::empty(&self.app.name, &environment.name));
@@ -206,17 +230,6 @@ impl<'a> Gathering<'a> {
             image: self.image(environment, &composition, candidate, key).await?,
             infra: self.infra(environment, &composition, head).await?,
         })
-    }
-
-    fn drift(&self, environment: &Environment) -> Option<String> {
-        match binding::drift(&self.apps.tree, self.app, environment) {
-            Err(refusal) => Some(refusal.to_string()),
-            Ok(drifts) if drifts.is_empty() => None,
-            Ok(drifts) => {
-                let list: Vec<String> = drifts.iter().map(ToString::to_string).collect();
-                Some(format!("{}; `fabrique repair {}` rewrites it", list.join("; "), self.app.name))
-            }
-        }
     }
 
     async fn image(

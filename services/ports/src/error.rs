@@ -75,6 +75,19 @@ impl PortError {
         self
     }
 
+    /// The same error for another of several callers that waited for one answer. The cause stays with the
+    /// first.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self {
+            peer: self.peer,
+            fault: self.fault,
+            message: self.message.clone(),
+            remedy: self.remedy.clone(),
+            source: None,
+        }
+    }
+
     /// Where it came from.
     #[must_use]
     pub fn peer(&self) -> Peer {

@@ -1,1 +1,31 @@
-//! fabrique-worker
+//! From a wake to a digest on `cluster/apps`.
+//!
+//! A worker follows the board of all apps ([`board`]), claims the due app that was served longest ago
+//! ([`lease`]), looks at it and does what the decision says ([`attend`]) until nothing is left to do:
+//! build ([`building`]) and write back ([`committer`], the one completion path of fresh builds, adopted
+//! records and overlays). Whatever it does can be stopped between any two steps and taken up by another
+//! worker: every effect is idempotent, the guard and the branch's compare-and-swap decide, the lease only
+//! saves work.
+//!
+//! This crate speaks to the world through `fabrique-ports` only. It must not know any server, clock or
+//! source of randomness: time, ids and jitter come from [`Ambient`].
+
+mod ambient;
+mod announce;
+mod attend;
+mod board;
+mod building;
+mod commands;
+mod committer;
+mod config;
+mod lease;
+mod logging;
+mod memory;
+mod run;
+mod settle;
+mod status;
+mod writeback;
+
+pub use ambient::Ambient;
+pub use config::{Ports, WorkerConfig};
+pub use run::Worker;

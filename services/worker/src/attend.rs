@@ -1,0 +1,429 @@
+//! Attending to one claimed app: look, decide, act, until nothing is left to do.
+
+use std::sync::Arc;
+
+use fabrique_core::app::App;
+use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{AppName, BuildId, Revision};
+use fabrique_core::memory::{Memory, Reported};
+use fabrique_core::policy::Attempt;
+use fabrique_core::time::Timestamp;
+use fabrique_core::verdict::Verdict;
+use fabrique_core::view::{Target, View};
+use fabrique_core::work::{Desk, Generation};
+use fabrique_observer::{Apps, AppsReader, Observer};
+use fabrique_ports::bus::EventBody;
+use fabrique_ports::forge::{CommitStatus, StatusOutcome};
+use fabrique_ports::{Fault, PortError, PortResult};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::ambient::Ambient;
+use crate::announce::Announcer;
+use crate::board::BoardView;
+use crate::building::{Build, Ended};
+use crate::committer::{Committer, Landed, Task, Written};
+use crate::config::{Ports, WorkerConfig};
+use crate::lease::Lease;
+use crate::memory::AppMemory;
+use crate::settle::settle;
+use crate::status;
+use crate::writeback::Image;
+
+/// Looks at one app in a row before others get their turn.
+const LOOKS: usize = 30;
+
+/// What every attendance shares.
+pub(crate) struct Shop {
+    pub(crate) config: WorkerConfig,
+    pub(crate) ports: Ports,
+    pub(crate) observer: Observer,
+    pub(crate) apps: Arc<AppsReader>,
+    pub(crate) ambient: Arc<dyn Ambient>,
+    pub(crate) board: Arc<BoardView>,
+    pub(crate) committer: Committer,
+    pub(crate) announcer: Announcer,
+    /// One permit for each build that may run here.
+    pub(crate) slots: Arc<Semaphore>,
+    /// Cancelled when running builds have to end.
+    pub(crate) stop: CancellationToken,
+}
+
+/// How an attendance ended.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// The app was given back, or lost to another worker.
+    Settled,
+    /// A build is wanted and every slot is taken: to be claimed again when one is free.
+    NeedsSlot,
+    /// A peer did not answer; the app has to wait.
+    Troubled(PortError),
+}
+
+/// One claimed app.
+pub(crate) struct Attendance {
+    pub(crate) shop: Arc<Shop>,
+    pub(crate) lease: Lease,
+    pub(crate) memory: Arc<AppMemory>,
+    /// The trace of the wake that is being served.
+    pub(crate) trace: Option<String>,
+    slot: Option<OwnedSemaphorePermit>,
+}
+
+/// What follows a look.
+enum Next {
+    Again,
+    Leave(Leave),
+}
+
+enum Leave {
+    Done(Generation),
+    Wait(Generation, Timestamp),
+    Undone(Left),
+    Lost,
+}
+
+/// Claims the app at `desk` and attends to it. `slot` is the permit for a build, where one is held already.
+pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<OwnedSemaphorePermit>) -> Left {
+    let app = desk.app.clone();
+    let config = &shop.config;
+    let lease = match Lease::claim(Arc::clone(&shop.ports.board), &desk, &config.name, config.lease).await {
+        Ok(Some(lease)) => lease,
+        Ok(None) => return Left::Settled,
+        Err(error) => return Left::Troubled(error),
+    };
+    let memory = match AppMemory::read(Arc::clone(&shop.ports.memories), &app, Some(lease.fence())).await {
+        Ok(memory) => memory,
+        Err(error) => {
+            drop(lease.release_undone().await);
+            return Left::Troubled(error);
+        }
+    };
+    let (_, trace) = shop.board.wanted(&app);
+    Attendance { shop, lease, memory, trace, slot }.run(&app).await
+}
+
+impl Attendance {
+    async fn run(mut self, app: &AppName) -> Left {
+        let leave = match self.work(app).await {
+            Ok(leave) => leave,
+            Err(error) => Leave::Undone(Left::Troubled(error)),
+        };
+        let given_back = match leave {
+            Leave::Lost => return Left::Settled,
+            Leave::Done(noted) => self.lease.release(noted).await,
+            Leave::Wait(noted, until) => self.lease.release_to_wait(noted, until).await,
+            Leave::Undone(left) => {
+                if let Err(error) = self.lease.release_undone().await {
+                    tracing::warn!(%app, %error, "the app could not be given back; its lease will expire");
+                }
+                return left;
+            }
+        };
+        match given_back {
+            Ok(()) => Left::Settled,
+            Err(error) => Left::Troubled(error),
+        }
+    }
+
+    async fn work(&mut self, name: &AppName) -> PortResult<Leave> {
+        let apps = self.shop.apps.read().await?;
+        let Some(app) = apps.registrations.apps.get(name) else {
+            return self.unregistered(name).await;
+        };
+        settle(&self.shop.ports, &self.shop.config.apps_repo, app, &apps, &self.memory, self.lease.token())
+            .await?;
+        let mut apps = Arc::clone(&apps);
+        let mut said = None;
+        for _ in 0..LOOKS {
+            if self.lease.lost().is_cancelled() {
+                return Ok(Leave::Lost);
+            }
+            if self.shop.stop.is_cancelled() {
+                return Ok(Leave::Undone(Left::Settled));
+            }
+            // Noted before anything is read: a wake that comes later makes the app due again.
+            let (noted, trace) = self.shop.board.wanted(name);
+            self.trace = trace.or(self.trace.take());
+            let Some(app) = apps.registrations.apps.get(name) else { return Ok(Leave::Done(noted)) };
+            let (view, decision) = self.look(app, &apps).await?;
+            if said.as_ref() != Some(&decision) {
+                self.announce(name, &view, &decision);
+            }
+            match self.act(app, &apps, &view, &decision, noted).await? {
+                Next::Again => {}
+                Next::Leave(leave) => return Ok(leave),
+            }
+            said = Some(decision);
+            apps = self.shop.apps.read().await?;
+        }
+        Ok(Leave::Undone(Left::Settled))
+    }
+
+    async fn look(&self, app: &App, apps: &Apps) -> PortResult<(View, Decision)> {
+        let memory = self.memory.get().await;
+        let view = self.shop.observer.observe(app, apps, &memory, self.shop.ambient.now()).await?;
+        let decision = decide(&view);
+        Ok((view, decision))
+    }
+
+    async fn act(
+        &mut self,
+        app: &App,
+        apps: &Arc<Apps>,
+        view: &View,
+        decision: &Decision,
+        noted: Generation,
+    ) -> PortResult<Next> {
+        match &decision.action {
+            Action::Build { revision, key, no_cache } => {
+                if self.slot.is_none() {
+                    self.slot = Arc::clone(&self.shop.slots).try_acquire_owned().ok();
+                }
+                if self.slot.is_none() {
+                    return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot)));
+                }
+                let build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
+                self.build(app, apps, build, noted).await
+            }
+            Action::Commit(advances) => self.commit(advances).await,
+            Action::WaitUntil(until) => {
+                self.report(app, view, decision).await;
+                Ok(Next::Leave(Leave::Wait(noted, *until)))
+            }
+            Action::Nothing => {
+                self.report(app, view, decision).await;
+                Ok(Next::Leave(Leave::Done(noted)))
+            }
+            // Only a running build is continued or stopped, and here none runs: what the memory says was
+            // settled by the claim, so this is a build of our own whose end could not be written.
+            Action::Continue | Action::Stop { .. } => {
+                self.memory.update(|memory| memory.running = None).await?;
+                Ok(Next::Again)
+            }
+        }
+    }
+
+    async fn build(
+        &mut self,
+        app: &App,
+        apps: &Arc<Apps>,
+        build: Build,
+        noted: Generation,
+    ) -> PortResult<Next> {
+        let id = build.id().clone();
+        match build.run(self, app, apps, noted).await? {
+            Ended::Image(image) => {
+                self.write_back(Some(image), Some(&id)).await?;
+                Ok(Next::Again)
+            }
+            Ended::Failed | Ended::Stopped => Ok(Next::Again),
+            Ended::LeaseLost => Ok(Next::Leave(Leave::Lost)),
+            Ended::ShuttingDown => Ok(Next::Leave(Leave::Undone(Left::Settled))),
+        }
+    }
+
+    /// Commits what is recorded already, and overlays.
+    async fn commit(&mut self, advances: &[Advance]) -> PortResult<Next> {
+        let image = advances.iter().find_map(|advance| match advance {
+            Advance::Image { revision, image, key, .. } => Some(Image {
+                revision: revision.clone(),
+                key: key.clone(),
+                build: image.build.clone(),
+                digest: image.digest.clone(),
+            }),
+            Advance::Infra { .. } => None,
+        });
+        self.write_back(image, None).await?;
+        Ok(Next::Again)
+    }
+
+    /// The one completion path. `finished` is the build that ends with it.
+    async fn write_back(&mut self, image: Option<Image>, finished: Option<&BuildId>) -> PortResult<()> {
+        let written =
+            self.shop.committer.write(Task::Complete(image.clone()), Arc::clone(&self.memory)).await?;
+        match written {
+            Written::Done { commits, refused } => {
+                self.announce_commits(&commits);
+                self.memory
+                    .update(|memory| {
+                        memory.running = None;
+                        memory.supersedes = 0;
+                    })
+                    .await?;
+                if commits.is_empty() && finished.is_none() {
+                    self.nothing_written(image.as_ref(), &refused).await?;
+                }
+                if let (Some(build), Some(image)) = (finished, &image) {
+                    crate::building::close(&self.shop, build, image, &commits, &refused, self.trace.clone())
+                        .await;
+                }
+                Ok(())
+            }
+            Written::Denied(why) => {
+                self.warn(&why);
+                self.fail(image.as_ref(), FailureKind::Infrastructure, &why).await
+            }
+        }
+    }
+
+    /// A decision to commit that the guard or a plan refuses would be taken again at once: it is kept as a
+    /// failure, so that it backs off and shows.
+    async fn nothing_written(
+        &self,
+        image: Option<&Image>,
+        refused: &[(fabrique_core::id::EnvironmentName, fabrique_core::id::Channel, Verdict)],
+    ) -> PortResult<()> {
+        let Some((environment, channel, verdict)) =
+            refused.iter().find(|(_, _, verdict)| matches!(verdict, Verdict::Trouble(_)))
+        else {
+            return Ok(());
+        };
+        let why = format!("{environment} ({channel}): {verdict}");
+        self.warn(&why);
+        self.fail(image, FailureKind::Infrastructure, &why).await
+    }
+
+    async fn fail(&self, image: Option<&Image>, kind: FailureKind, message: &str) -> PortResult<()> {
+        let Some(image) = image else {
+            let message = message.to_owned();
+            return Err(PortError::new(fabrique_ports::Peer::Git, Fault::Denied, message));
+        };
+        let attempt = Attempt {
+            key: image.key.clone(),
+            revision: image.revision.clone(),
+            build: Some(image.build.clone()),
+            kind,
+            message: message.to_owned(),
+        };
+        let (now, jitter) = (self.shop.ambient.now(), self.shop.ambient.jitter());
+        let policy = self.shop.observer.policy().clone();
+        self.memory
+            .update(move |memory| {
+                memory.running = None;
+                memory.failure = Some(policy.failure(memory.failure.as_ref(), attempt.clone(), now, jitter));
+            })
+            .await
+            .map(drop)
+    }
+
+    /// An app that is not registered (any more): whatever it was doing is over.
+    async fn unregistered(&self, name: &AppName) -> PortResult<Leave> {
+        let (noted, _) = self.shop.board.wanted(name);
+        tracing::info!(app = %name, "not registered, nothing to do");
+        self.memory.update(|memory| memory.running = None).await?;
+        Ok(Leave::Done(noted))
+    }
+
+    /// Sets the final commit status of the target, and closes the one that an earlier build left pending.
+    /// A status that cannot be set is no reason to stop: the next look tries again.
+    async fn report(&self, app: &App, view: &View, decision: &Decision) {
+        let memory = self.memory.get().await;
+        let link = self.shop.config.link.clone();
+        if let Target::At { revision, .. } = &view.target {
+            let digest = memory.built.as_ref().map(|built| &built.digest);
+            if let Some(status) = status::settled(app, decision, digest, link.clone()) {
+                let reported =
+                    Reported { revision: revision.clone(), description: status.description.clone() };
+                if memory.reported.as_ref() != Some(&reported)
+                    && self.set_status(app, revision, &status).await
+                {
+                    self.note(move |memory| {
+                        memory.reported = Some(reported.clone());
+                        if memory.pending_status.as_ref() == Some(&reported.revision) {
+                            memory.pending_status = None;
+                        }
+                    })
+                    .await;
+                }
+            }
+        }
+        if let Action::Nothing = decision.action {
+            self.close_pending(app, view).await;
+        }
+    }
+
+    /// Closes a pending status on a revision that is not the target any more.
+    async fn close_pending(&self, app: &App, view: &View) {
+        let Some(pending) = self.memory.get().await.pending_status else { return };
+        let by = match &view.target {
+            Target::At { revision, .. } if *revision != pending => Some(revision),
+            Target::At { .. } | Target::Nothing(_) => None,
+        };
+        let status = status::superseded(&app.name, by, self.shop.config.link.clone());
+        if self.set_status(app, &pending, &status).await {
+            self.note(|memory| memory.pending_status = None).await;
+        }
+    }
+
+    pub(crate) async fn set_status(&self, app: &App, revision: &Revision, status: &CommitStatus) -> bool {
+        match self.shop.ports.forge.set_status(&app.source.repo, revision, status).await {
+            Ok(StatusOutcome::Set | StatusOutcome::UnknownRevision) => true,
+            Err(error) => {
+                tracing::warn!(app = %app.name, %revision, %error, "the commit status was not set");
+                false
+            }
+        }
+    }
+
+    pub(crate) async fn note(&self, change: impl Fn(&mut Memory) + Send + Sync) {
+        if let Err(error) = self.memory.update(change).await {
+            tracing::warn!(app = %self.memory.app(), %error, "the memory was not updated");
+        }
+    }
+
+    fn announce(&self, app: &AppName, view: &View, decision: &Decision) {
+        let action = match &decision.action {
+            Action::Build { .. } => "build",
+            Action::Continue => "continue",
+            Action::Stop { .. } => "supersede",
+            Action::Commit(_) => "commit",
+            Action::WaitUntil(_) => "wait",
+            Action::Nothing => "nothing",
+        };
+        let target = match &view.target {
+            Target::At { revision, .. } => Some(revision.clone()),
+            Target::Nothing(_) => None,
+        };
+        tracing::info!(%app, target = target.as_ref().map(Revision::short), action, reason = %decision.reason, "decided");
+        metrics::counter!("fabrique_decisions_total", "action" => action).increment(1);
+        // A sweep that finds nothing to do is silent.
+        if matches!(decision.reason, Reason::Settled(Verdict::UpToDate)) && self.trace.is_none() {
+            return;
+        }
+        self.shop.announcer.say(
+            self.trace.clone(),
+            EventBody::Decision {
+                app: app.clone(),
+                target,
+                action: action.to_owned(),
+                reason: decision.reason.to_string(),
+            },
+        );
+    }
+
+    fn announce_commits(&self, commits: &[Landed]) {
+        for landed in commits {
+            let Some((environment, channel, committed)) = &landed.automatic else { continue };
+            metrics::counter!("fabrique_commits_total", "channel" => channel.as_str()).increment(1);
+            self.shop.announcer.say(
+                self.trace.clone(),
+                EventBody::Commit {
+                    app: self.memory.app().clone(),
+                    environment: environment.clone(),
+                    channel: channel.to_string(),
+                    commit: landed.commit.clone(),
+                    revision: committed.revision.clone(),
+                    digest: committed.digest.clone(),
+                },
+            );
+        }
+    }
+
+    fn warn(&self, message: &str) {
+        tracing::warn!(app = %self.memory.app(), message, "needs a person");
+        let body = EventBody::Warning { app: Some(self.memory.app().clone()), message: message.to_owned() };
+        self.shop.announcer.say(self.trace.clone(), body);
+    }
+}

@@ -1,0 +1,142 @@
+//! The board as this worker sees it: every app's newest wake and work record, with the observer's own
+//! clock for leases.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fabrique_core::id::AppName;
+use fabrique_core::work::{Desk, Generation, WorkRecord};
+use fabrique_ports::bus::{Board, BoardChange};
+use futures::StreamExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+struct Seen {
+    wanted: Generation,
+    trace: Option<String>,
+    record: WorkRecord,
+    revision: u64,
+    /// When `revision` last changed, by this process's monotonic clock.
+    since: Instant,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            wanted: Generation::default(),
+            trace: None,
+            record: WorkRecord::default(),
+            revision: 0,
+            since: Instant::now(),
+        }
+    }
+}
+
+/// The followed board. Cheap to share; every change is signalled.
+pub(crate) struct BoardView {
+    seen: Mutex<HashMap<AppName, Seen>>,
+    changes: watch::Sender<u64>,
+}
+
+impl BoardView {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { seen: Mutex::default(), changes: watch::Sender::new(0) })
+    }
+
+    /// Follows the board until `stop`; a stream that ends or cannot be had is opened again.
+    pub(crate) async fn follow(&self, board: &dyn Board, retry: Duration, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            match board.watch_board().await {
+                Err(error) => tracing::warn!(%error, "the board cannot be watched; trying again"),
+                Ok(mut changes) => loop {
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        change = changes.next() => match change {
+                            Some(change) => self.apply(change),
+                            None => break,
+                        },
+                    }
+                },
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(retry) => {}
+            }
+        }
+    }
+
+    fn apply(&self, change: BoardChange) {
+        {
+            let mut seen = self.lock();
+            match change {
+                BoardChange::Wanted { app, generation, cause } => {
+                    let seen = seen.entry(app).or_default();
+                    if generation > seen.wanted {
+                        seen.wanted = generation;
+                        seen.trace = cause.and_then(|c| c.trace);
+                    }
+                }
+                BoardChange::Work { app, record, revision } => {
+                    let seen = seen.entry(app).or_default();
+                    if revision > seen.revision {
+                        seen.record = record;
+                        seen.revision = revision;
+                        seen.since = Instant::now();
+                    }
+                }
+                BoardChange::Current => {}
+                // Sequences may start over with a new stream: nothing known before can be compared.
+                BoardChange::Restarted => seen.clear(),
+            }
+        }
+        self.changes.send_modify(|n| *n += 1);
+    }
+
+    /// Every app, with leases judged dead after `lease`.
+    pub(crate) fn desks(&self, lease: Duration) -> Vec<Desk> {
+        self.lock()
+            .iter()
+            .map(|(app, seen)| Desk {
+                app: app.clone(),
+                wanted: seen.wanted,
+                record: seen.record.clone(),
+                revision: seen.revision,
+                lease_expired: seen.record.holder.is_some() && seen.since.elapsed() >= lease,
+            })
+            .collect()
+    }
+
+    /// When the next lease of another holder dies unless it is renewed.
+    pub(crate) fn next_expiry(&self, lease: Duration) -> Option<Duration> {
+        self.lock()
+            .values()
+            .filter(|seen| seen.record.holder.is_some())
+            .map(|seen| lease.saturating_sub(seen.since.elapsed()))
+            .min()
+    }
+
+    /// The newest wake of an app and the trace that came with it.
+    pub(crate) fn wanted(&self, app: &AppName) -> (Generation, Option<String>) {
+        self.lock().get(app).map(|seen| (seen.wanted, seen.trace.clone())).unwrap_or_default()
+    }
+
+    /// Told of every change.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Waits until more than `noted` is wanted of `app`.
+    pub(crate) async fn newer_than(&self, app: &AppName, noted: Generation) {
+        let mut changes = self.changes();
+        while self.wanted(app).0 <= noted {
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<AppName, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,468 @@
+//! One attempt at a build, from its place to its recorded digest.
+
+use std::sync::Arc;
+
+use fabrique_core::app::App;
+use fabrique_core::decision::{Action, Reason, decide};
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{BuildId, BuildKey, Channel, EnvironmentName, InvalidId, Revision};
+use fabrique_core::memory::{Built, Running};
+use fabrique_core::policy::Attempt;
+use fabrique_core::verdict::Verdict;
+use fabrique_core::work::Generation;
+use fabrique_observer::Apps;
+use fabrique_ports::builder::{
+    Autopsy, BuildFailure, BuildOutcome, BuildRequest, Condition, Need, Placed, PlacementLease,
+};
+use fabrique_ports::bus::EventBody;
+use fabrique_ports::records::{BuildEntry, BuildPhase, ImageRecord};
+use fabrique_ports::{Fault, Peer, PortError, PortResult};
+use tokio_util::sync::CancellationToken;
+
+use crate::attend::{Attendance, Shop};
+use crate::committer::Landed;
+use crate::logging::BuildLog;
+use crate::status;
+use crate::writeback::Image;
+
+/// How an attempt ended.
+pub(crate) enum Ended {
+    /// The digest is recorded: past the point of no return.
+    Image(Image),
+    /// It failed, and the memory says how.
+    Failed,
+    /// It was stopped: superseded, or not wanted any more.
+    Stopped,
+    /// Another worker holds the app.
+    LeaseLost,
+    /// This worker is stopping.
+    ShuttingDown,
+}
+
+/// An attempt under way.
+pub(crate) struct Build {
+    entry: BuildEntry,
+    no_cache: bool,
+    reason: Reason,
+}
+
+/// Why a running build was told to end.
+enum Halt {
+    Superseded(Option<Revision>),
+    LeaseLost,
+    ShuttingDown,
+}
+
+impl Build {
+    /// Notes the attempt in memory and history.
+    pub(crate) async fn prepare(
+        attendance: &Attendance,
+        app: &App,
+        revision: &Revision,
+        key: &BuildKey,
+        no_cache: bool,
+        reason: &Reason,
+    ) -> PortResult<Self> {
+        let shop = &attendance.shop;
+        let build = BuildId::new(&app.name, &shop.ambient.ulid()).map_err(|e| bad_id(&e))?;
+        let now = shop.ambient.now();
+        let running = Running {
+            build: build.clone(),
+            key: key.clone(),
+            revision: revision.clone(),
+            token: attendance.lease.token(),
+            started: now,
+            pushed: false,
+        };
+        attendance
+            .memory
+            .update(move |memory| {
+                memory.running = Some(running.clone());
+                memory.pending_status.get_or_insert_with(|| running.revision.clone());
+            })
+            .await?;
+        let entry = BuildEntry {
+            build,
+            app: app.name.clone(),
+            key: key.clone(),
+            revision: revision.clone(),
+            reason: reason.to_string(),
+            phase: BuildPhase::Queued,
+            daemon: None,
+            queued: now,
+            ended: None,
+        };
+        let mut build = Self { entry, no_cache, reason: reason.clone() };
+        build.enter(attendance, BuildPhase::Queued).await;
+        Ok(build)
+    }
+
+    pub(crate) fn id(&self) -> &BuildId {
+        &self.entry.build
+    }
+
+    /// Runs the attempt to its end. While it runs, newer wakes are looked at and may stop it.
+    pub(crate) async fn run(
+        mut self,
+        attendance: &Attendance,
+        app: &App,
+        apps: &Apps,
+        noted: Generation,
+    ) -> PortResult<Ended> {
+        let cancel = CancellationToken::new();
+        let pending = self.announce_pending(attendance, app);
+        let guard = watch_for_halt(attendance, app, apps, noted);
+        let work = self.place_and_build(attendance, app, cancel.clone());
+        let (outcome, halt) = {
+            tokio::pin!(guard, work);
+            tokio::select! {
+                outcome = &mut work => (outcome, None),
+                halt = &mut guard => {
+                    cancel.cancel();
+                    // The daemon may have pushed already: its answer decides, the halt only asks.
+                    (work.await, Some(halt))
+                }
+            }
+        };
+        pending.await;
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => BuildOutcome::Failed(from_port(&error)),
+        };
+        match (outcome, halt) {
+            (BuildOutcome::Pushed(digest), _) => self.record(attendance, app, digest).await,
+            (_, Some(halt)) => self.halted(attendance, app, halt).await,
+            (BuildOutcome::Failed(failure), None) => self.failed(attendance, failure).await,
+            (BuildOutcome::Cancelled, None) => {
+                let message = "the daemon says it was cancelled, and nobody here did".to_owned();
+                let kind = FailureKind::Infrastructure;
+                self.failed(attendance, BuildFailure { kind, message, log_tail: Vec::new() }).await
+            }
+        }
+    }
+
+    /// Sets the pending status while the build already runs.
+    fn announce_pending<'a>(
+        &self,
+        attendance: &'a Attendance,
+        app: &'a App,
+    ) -> impl Future<Output = ()> + Send + use<'a> {
+        let status = status::pending(&app.name, &self.reason, attendance.shop.config.link.clone());
+        let revision = self.entry.revision.clone();
+        let shop = Arc::clone(&attendance.shop);
+        let repo = app.source.repo.clone();
+        let task = tokio::spawn(async move { shop.ports.forge.set_status(&repo, &revision, &status).await });
+        async move {
+            match task.await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(app = %app.name, %error, "the pending status was not set"),
+                Err(error) => tracing::error!(app = %app.name, %error, "setting the pending status panicked"),
+            }
+        }
+    }
+
+    async fn place_and_build(
+        &mut self,
+        attendance: &Attendance,
+        app: &App,
+        cancel: CancellationToken,
+    ) -> PortResult<BuildOutcome> {
+        let ports = &attendance.shop.ports;
+        let need = Need {
+            app: app.name.clone(),
+            trust: app.build.trust.clone(),
+            patience: attendance.shop.config.patience,
+        };
+        let epoch = ports.source.commit_time(&app.source.repo, &self.entry.revision);
+        let place = async {
+            tokio::select! {
+                placed = ports.placement.acquire(&need) => placed.map(Some),
+                () = cancel.cancelled() => Ok(None),
+            }
+        };
+        let (placed, epoch) = tokio::join!(place, epoch);
+        let lease = match placed? {
+            None => return Ok(BuildOutcome::Cancelled),
+            Some(Placed::Full(why)) => return Ok(BuildOutcome::Failed(infrastructure(why))),
+            Some(Placed::Lease(lease)) => lease,
+        };
+        let request = match epoch {
+            Ok(epoch) => self.request(app, epoch),
+            Err(error) => {
+                ports.placement.release(lease, Condition::Clean).await;
+                return Err(error);
+            }
+        };
+        self.entry.daemon = Some(lease.daemon.name.clone());
+        self.enter(attendance, BuildPhase::Building).await;
+        self.on_daemon(attendance, &request, lease, cancel).await
+    }
+
+    async fn on_daemon(
+        &self,
+        attendance: &Attendance,
+        request: &BuildRequest,
+        lease: PlacementLease,
+        cancel: CancellationToken,
+    ) -> PortResult<BuildOutcome> {
+        let shop = &attendance.shop;
+        let (log, writer) = BuildLog::start(
+            self.entry.build.clone(),
+            attendance.trace.clone(),
+            shop.announcer.clone(),
+            Arc::clone(&shop.ports.logs),
+        );
+        let outcome = shop.ports.builder.build(&lease.daemon, request, log, cancel).await;
+        tokio::spawn(writer.finish());
+        let (outcome, condition) = match outcome {
+            Ok(BuildOutcome::Failed(failure)) if failure.kind != FailureKind::Source => {
+                let autopsy = shop.ports.placement.autopsy(&lease.daemon).await;
+                (Ok(BuildOutcome::Failed(explain(failure, &lease.daemon.name, autopsy))), Condition::Doubt)
+            }
+            Ok(outcome) => (Ok(outcome), Condition::Clean),
+            Err(error) => (Err(error), Condition::Doubt),
+        };
+        shop.ports.placement.release(lease, condition).await;
+        outcome
+    }
+
+    fn request(&self, app: &App, epoch: i64) -> BuildRequest {
+        BuildRequest {
+            build: self.entry.build.clone(),
+            key: self.entry.key.clone(),
+            app: app.name.clone(),
+            repo: app.source.repo.clone(),
+            revision: self.entry.revision.clone(),
+            context: app.build.context.clone(),
+            dockerfile: app.build.dockerfile.clone(),
+            target: app.build.target.clone(),
+            args: app.build.args.clone(),
+            secrets: app.build.secrets.clone(),
+            platforms: app.build.platforms.clone(),
+            image: app.image.clone(),
+            no_cache: self.no_cache,
+            epoch,
+            timeout: app.build.timeout,
+        }
+    }
+
+    /// The point of no return: the digest is checked and recorded, then tagged.
+    async fn record(
+        mut self,
+        attendance: &Attendance,
+        app: &App,
+        digest: fabrique_core::id::Digest,
+    ) -> PortResult<Ended> {
+        let shop = &attendance.shop;
+        let ports = &shop.ports;
+        match ports.registry.has(&app.image, &digest).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let message = format!("the daemon pushed {digest}, and the registry does not have it");
+                return self.failed(attendance, infrastructure(message)).await;
+            }
+            Err(error) => return self.failed(attendance, from_port(&error)).await,
+        }
+        let record = ImageRecord {
+            key: self.entry.key.clone(),
+            build: self.entry.build.clone(),
+            revision: self.entry.revision.clone(),
+            image: app.image.clone(),
+            digest: digest.clone(),
+            at: shop.ambient.now(),
+        };
+        ports.records.put_record(&record).await?;
+        let built = Built {
+            build: record.build.clone(),
+            key: record.key.clone(),
+            revision: record.revision.clone(),
+            digest: digest.clone(),
+        };
+        attendance
+            .memory
+            .update(move |memory| {
+                if let Some(running) = memory.running.as_mut().filter(|r| r.build == built.build) {
+                    running.pushed = true;
+                }
+                memory.built = Some(built.clone());
+                memory.failure = None;
+                memory.no_cache = false;
+            })
+            .await?;
+        tokio::spawn(tag(Arc::clone(shop), record.clone()));
+        self.enter(attendance, BuildPhase::Pushed { digest: digest.clone() }).await;
+        Ok(Ended::Image(Image { revision: record.revision, key: record.key, build: record.build, digest }))
+    }
+
+    async fn failed(mut self, attendance: &Attendance, failure: BuildFailure) -> PortResult<Ended> {
+        let shop = &attendance.shop;
+        let attempt = Attempt {
+            key: self.entry.key.clone(),
+            revision: self.entry.revision.clone(),
+            build: Some(self.entry.build.clone()),
+            kind: failure.kind,
+            message: failure.message.clone(),
+        };
+        let (now, jitter, policy) =
+            (shop.ambient.now(), shop.ambient.jitter(), shop.observer.policy().clone());
+        attendance
+            .memory
+            .update(move |memory| {
+                memory.running = None;
+                memory.supersedes = 0;
+                memory.failure = Some(policy.failure(memory.failure.as_ref(), attempt.clone(), now, jitter));
+            })
+            .await?;
+        self.enter(attendance, BuildPhase::Failed { kind: failure.kind, message: failure.message }).await;
+        Ok(Ended::Failed)
+    }
+
+    async fn halted(mut self, attendance: &Attendance, app: &App, halt: Halt) -> PortResult<Ended> {
+        match halt {
+            Halt::LeaseLost => Ok(Ended::LeaseLost),
+            Halt::ShuttingDown => {
+                attendance.memory.update(|memory| memory.running = None).await?;
+                self.enter(attendance, BuildPhase::Superseded { by: None }).await;
+                Ok(Ended::ShuttingDown)
+            }
+            Halt::Superseded(by) => {
+                let superseded = by.is_some();
+                attendance
+                    .memory
+                    .update(move |memory| {
+                        memory.running = None;
+                        if superseded {
+                            memory.supersedes += 1;
+                        }
+                    })
+                    .await?;
+                let status = status::superseded(&app.name, by.as_ref(), attendance.shop.config.link.clone());
+                if attendance.set_status(app, &self.entry.revision, &status).await {
+                    let revision = self.entry.revision.clone();
+                    attendance
+                        .note(move |memory| {
+                            memory.pending_status = memory.pending_status.take().filter(|p| *p != revision);
+                        })
+                        .await;
+                }
+                self.enter(attendance, BuildPhase::Superseded { by }).await;
+                Ok(Ended::Stopped)
+            }
+        }
+    }
+
+    /// Moves on, in the history and in the events. Neither is needed for the work, so neither can stop it.
+    async fn enter(&mut self, attendance: &Attendance, phase: BuildPhase) {
+        self.entry.phase = phase.clone();
+        self.entry.ended = phase.is_final().then(|| attendance.shop.ambient.now());
+        enter(&attendance.shop, &self.entry, attendance.trace.clone()).await;
+    }
+}
+
+async fn enter(shop: &Shop, entry: &BuildEntry, trace: Option<String>) {
+    tracing::info!(build = %entry.build, revision = entry.revision.short(), phase = ?entry.phase, "build");
+    if let Err(error) = shop.ports.history.put_build(entry).await {
+        tracing::warn!(build = %entry.build, %error, "the build's history was not written");
+    }
+    shop.announcer.say(
+        trace,
+        EventBody::Build {
+            app: entry.app.clone(),
+            build: entry.build.clone(),
+            revision: entry.revision.clone(),
+            phase: entry.phase.clone(),
+        },
+    );
+}
+
+/// Ends the history of a build whose image went through the completion path.
+pub(crate) async fn close(
+    shop: &Shop,
+    build: &BuildId,
+    image: &Image,
+    commits: &[Landed],
+    refused: &[(EnvironmentName, Channel, Verdict)],
+    trace: Option<String>,
+) {
+    let Ok(Some(mut entry)) = shop.ports.history.build(build).await else { return };
+    let digest = image.digest.clone();
+    let of_image = |landed: &&Landed| matches!(landed.automatic, Some((_, Channel::Image, _)));
+    let commits: Vec<Revision> =
+        commits.iter().filter(of_image).map(|landed| landed.commit.clone()).collect();
+    let why = refused.iter().find(|(_, channel, _)| *channel == Channel::Image);
+    entry.phase = match why {
+        Some((environment, _, verdict)) if commits.is_empty() => {
+            BuildPhase::NotCommitted { digest, reason: format!("{environment}: {verdict}") }
+        }
+        Some(_) | None => BuildPhase::Committed { digest, commits },
+    };
+    entry.ended = Some(shop.ambient.now());
+    enter(shop, &entry, trace).await;
+}
+
+/// Looks again at every newer wake until the build has to end.
+async fn watch_for_halt(attendance: &Attendance, app: &App, apps: &Apps, mut noted: Generation) -> Halt {
+    let shop = &attendance.shop;
+    loop {
+        tokio::select! {
+            () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
+            () = shop.stop.cancelled() => return Halt::ShuttingDown,
+            () = shop.board.newer_than(&app.name, noted) => {}
+        }
+        noted = shop.board.wanted(&app.name).0;
+        match look_again(attendance, app, apps).await {
+            Ok(Action::Stop { superseded_by }) => return Halt::Superseded(superseded_by),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(app = %app.name, %error, "could not look again; the build goes on"),
+        }
+    }
+}
+
+async fn look_again(attendance: &Attendance, app: &App, apps: &Apps) -> PortResult<Action> {
+    let shop = &attendance.shop;
+    let memory = attendance.memory.refresh().await?;
+    let newest = shop.apps.read().await?;
+    let (app, apps) = match newest.registrations.apps.get(&app.name) {
+        Some(app) => (app, newest.as_ref()),
+        None => (app, apps),
+    };
+    let view = shop.observer.observe(app, apps, &memory, shop.ambient.now()).await?;
+    let decision = decide(&view);
+    if let Action::Stop { .. } = decision.action {
+        tracing::info!(app = %app.name, reason = %decision.reason, "the running build is stopped");
+    }
+    Ok(decision.action)
+}
+
+/// Sets the readable tag and the one that keeps the image from garbage collection.
+async fn tag(shop: Arc<Shop>, record: ImageRecord) {
+    for tag in [record.key.keep_tag(), record.revision.short().to_owned()] {
+        if let Err(error) = shop.ports.registry.tag(&record.image, &record.digest, &tag).await {
+            tracing::warn!(image = %record.image, tag, %error, "the tag was not set; the reconciler will");
+        }
+    }
+}
+
+fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy) -> BuildFailure {
+    match autopsy {
+        Autopsy::Alive => {}
+        Autopsy::Died(why) => failure.message = format!("{}: {daemon} {why}", failure.message),
+        Autopsy::OutOfMemory => {
+            failure.kind = FailureKind::Environment;
+            failure.message = format!("{daemon} ran out of memory: {}", failure.message);
+        }
+    }
+    failure
+}
+
+fn infrastructure(message: String) -> BuildFailure {
+    BuildFailure { kind: FailureKind::Infrastructure, message, log_tail: Vec::new() }
+}
+
+fn from_port(error: &PortError) -> BuildFailure {
+    infrastructure(error.to_string())
+}
+
+fn bad_id(error: &InvalidId) -> PortError {
+    PortError::new(Peer::Builder, Fault::Unexpected, error.to_string())
+}

@@ -1,0 +1,374 @@
+//! The one completion path: everything that automation or a command writes to `cluster/apps` goes through
+//! here, a few apps at a time.
+//!
+//! While one push is under way, others wait and then share the next: one commit each, chained, at most
+//! five, because Gitea lists no more in its webhook and Argo CD reads the changed files from that list.
+//! Each round reads the branch, then the heads, judges by the guard, plans on the tree of that very base
+//! and pushes only if the branch is still there. After a refusal all of it is done again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabrique_core::app::Environment;
+use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
+use fabrique_core::memory::{Committed, Memory};
+use fabrique_core::verdict::Verdict;
+use fabrique_gitops::batch::{Batch, MAX_COMMITS};
+use fabrique_gitops::plan::{self, Plan};
+use fabrique_gitops::{Refusal, Tree};
+use fabrique_observer::{Apps, AppsReader, Observer};
+use fabrique_ports::deployments::{NewCommit, PreparedPush, PushOutcome};
+use fabrique_ports::{Fault, Peer, PortError, PortResult};
+use futures::future::join_all;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::ambient::Ambient;
+use crate::config::Ports;
+use crate::memory::AppMemory;
+use crate::settle::commit_arrived;
+use crate::writeback::{Image, Proposal, Staged, propose};
+
+/// Rounds before a write-back gives up: only other writers can make one fail, and each of them wrote.
+const ROUNDS: u32 = 100;
+/// Requests that may wait.
+const QUEUE: usize = 1024;
+
+/// What is to be written for one app.
+#[derive(Clone)]
+pub(crate) enum Task {
+    /// A finished or adopted image, if any, and the overlay where it follows the head.
+    Complete(Option<Image>),
+    /// Remove the holds of every channel, by a person's word.
+    ReleaseHolds,
+    /// Rewrite the bindings from the composition, by a person's word.
+    Repair,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// These commits reached the branch, and these channels were refused.
+    Done { commits: Vec<Landed>, refused: Vec<(EnvironmentName, Channel, Verdict)> },
+    /// The forge refuses to be written to; a person has to act.
+    Denied(String),
+}
+
+/// A commit on the branch.
+#[derive(Debug, Clone)]
+pub(crate) struct Landed {
+    pub(crate) commit: Revision,
+    /// What automation remembers of it; nothing for a commit by a person's word.
+    pub(crate) automatic: Option<(EnvironmentName, Channel, Committed)>,
+}
+
+struct Job {
+    task: Task,
+    memory: Arc<AppMemory>,
+    reply: oneshot::Sender<PortResult<Written>>,
+}
+
+/// The way in.
+#[derive(Clone)]
+pub(crate) struct Committer(mpsc::Sender<Job>);
+
+impl Committer {
+    /// The committer and its loop, which ends when the last committer is dropped.
+    pub(crate) fn new(
+        ports: Ports,
+        observer: Observer,
+        apps: Arc<AppsReader>,
+        apps_repo: RepoName,
+        ambient: Arc<dyn Ambient>,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (send, receive) = mpsc::channel(QUEUE);
+        (Self(send), Rounds { ports, observer, apps, apps_repo, ambient }.run(receive))
+    }
+
+    /// Writes, and waits for the outcome.
+    pub(crate) async fn write(&self, task: Task, memory: Arc<AppMemory>) -> PortResult<Written> {
+        let (reply, outcome) = oneshot::channel();
+        let stopped = || PortError::new(Peer::Git, Fault::Transient, "the worker is stopping");
+        self.0.send(Job { task, memory, reply }).await.map_err(|_| stopped())?;
+        outcome.await.map_err(|_| stopped())?
+    }
+}
+
+struct Rounds {
+    ports: Ports,
+    observer: Observer,
+    apps: Arc<AppsReader>,
+    apps_repo: RepoName,
+    ambient: Arc<dyn Ambient>,
+}
+
+/// A job with what would be written for it on the tree of this round.
+struct Planning {
+    job: Job,
+    proposal: Proposal,
+}
+
+impl Rounds {
+    async fn run(self, mut queue: mpsc::Receiver<Job>) {
+        let mut jobs = Vec::new();
+        while queue.recv_many(&mut jobs, MAX_COMMITS).await > 0 {
+            let mut waiting: Vec<Job> = std::mem::take(&mut jobs);
+            let mut round = 0;
+            while !waiting.is_empty() {
+                round += 1;
+                waiting = self.round(waiting, round).await;
+                if round > 1 && !waiting.is_empty() {
+                    let pause =
+                        Duration::from_millis(20).mul_f64(f64::from(round.min(10)) * self.ambient.jitter());
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// One attempt. Returns the jobs that have to be tried again.
+    async fn round(&self, jobs: Vec<Job>, round: u32) -> Vec<Job> {
+        let apps = match self.apps.read().await {
+            Ok(apps) => apps,
+            Err(error) => return answer_all(jobs, &error),
+        };
+        let (planned, mut later) = self.plan(jobs, &apps).await;
+        let (writing, idle): (Vec<_>, Vec<_>) =
+            planned.into_iter().partition(|p| !p.proposal.staged.is_empty());
+        join_all(idle.into_iter().map(|planning| self.finish(planning, &[]))).await;
+        if writing.is_empty() {
+            return later;
+        }
+        let prepared = match self.prepare(&apps.commit, &writing).await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                later.extend(answer_all(writing.into_iter().map(|p| p.job).collect(), &error));
+                return later;
+            }
+        };
+        later.extend(self.push(&prepared, writing, round).await);
+        later
+    }
+
+    /// Plans as many jobs as fit in one push, chained; the others wait for the next.
+    async fn plan(&self, jobs: Vec<Job>, apps: &Arc<Apps>) -> (Vec<Planning>, Vec<Job>) {
+        // Judging reads heads and history, so all jobs do it at once; planning then chains their trees.
+        let judged = join_all(jobs.into_iter().map(|job| async {
+            let proposal = self.propose(&job, apps, &apps.tree).await;
+            (job, proposal)
+        }))
+        .await;
+        let mut tree = apps.tree.clone();
+        let (mut planned, mut later, mut commits) = (Vec::new(), Vec::new(), 0);
+        for (job, proposal) in judged {
+            match proposal {
+                Err(error) => drop(job.reply.send(Err(error))),
+                Ok(proposal) if commits + proposal.staged.len() > MAX_COMMITS && commits > 0 => {
+                    later.push(job)
+                }
+                Ok(proposal) => match chain(&tree, &proposal) {
+                    Ok(next) => {
+                        tree = next;
+                        commits += proposal.staged.len();
+                        planned.push(Planning { job, proposal });
+                    }
+                    Err(refusal) => drop(job.reply.send(Err(unexpected(&refusal)))),
+                },
+            }
+        }
+        (planned, later)
+    }
+
+    async fn propose(&self, job: &Job, apps: &Apps, tree: &Tree) -> PortResult<Proposal> {
+        let Some(app) = apps.registrations.apps.get(job.memory.app()) else { return Ok(Proposal::default()) };
+        match &job.task {
+            Task::Complete(image) => {
+                let memory = job.memory.get().await;
+                let now = self.ambient.now();
+                let view = match image {
+                    Some(image) => {
+                        self.observer
+                            .candidate(app, apps, &memory, (&image.revision, &image.key), now)
+                            .await?
+                    }
+                    None => self.observer.infra_candidate(app, apps, &memory, now).await?,
+                };
+                propose(self.ports.source.as_ref(), tree, app, image.as_ref(), &view, (&memory, now)).await
+            }
+            Task::ReleaseHolds => {
+                let channels = |environment: &Environment| {
+                    let name = environment.name.clone();
+                    [Channel::Image, Channel::Infra].map(|channel| (name.clone(), channel))
+                };
+                let plans = app.environments.iter().flat_map(channels).map(|(environment, channel)| {
+                    let plan = {
+                        let environment = environment.clone();
+                        move |tree: &Tree| plan::release_hold(tree, app, &environment, channel)
+                    };
+                    (environment, channel, plan)
+                });
+                Ok(by_person(tree, plans))
+            }
+            Task::Repair => {
+                let plans = app.environments.iter().map(|environment| {
+                    let plan = |tree: &Tree| plan::repair(tree, app, &environment.name);
+                    (environment.name.clone(), Channel::Image, plan)
+                });
+                Ok(by_person(tree, plans))
+            }
+        }
+    }
+
+    /// Makes the commits locally and notes them as intents, so that whoever comes after a crash can tell
+    /// whether they arrived.
+    async fn prepare(&self, base: &Revision, writing: &[Planning]) -> PortResult<PreparedPush> {
+        let commits: Vec<NewCommit> =
+            writing.iter().flat_map(|p| &p.proposal.staged).map(new_commit).collect();
+        let prepared = self.ports.deployments.prepare(base, &commits).await?;
+        for (planning, landed) in landed(writing, &prepared) {
+            let intents = &landed;
+            planning
+                .job
+                .memory
+                .update(move |memory| {
+                    for (environment, channel, committed) in
+                        intents.iter().filter_map(|l| l.automatic.as_ref())
+                    {
+                        memory.channel_mut(environment, *channel).intent = Some(committed.clone());
+                    }
+                })
+                .await?;
+        }
+        Ok(prepared)
+    }
+
+    async fn push(&self, prepared: &PreparedPush, writing: Vec<Planning>, round: u32) -> Vec<Job> {
+        let outcome = match self.ports.deployments.push(prepared).await {
+            Ok(PushOutcome::Unknown(why)) => self.read_back(prepared, why).await,
+            other => other,
+        };
+        match outcome {
+            Ok(PushOutcome::Pushed) => {
+                let landed: Vec<Vec<Landed>> = landed(&writing, prepared).map(|(_, landed)| landed).collect();
+                let finished =
+                    writing.into_iter().zip(&landed).map(|(planning, landed)| self.finish(planning, landed));
+                join_all(finished).await;
+                Vec::new()
+            }
+            Ok(PushOutcome::Moved) if round < ROUNDS => writing.into_iter().map(|p| p.job).collect(),
+            Ok(PushOutcome::Moved | PushOutcome::Unknown(_)) => {
+                let message =
+                    format!("the apps repository moved {round} times while a commit was being pushed");
+                let error = PortError::new(Peer::Git, Fault::Transient, message);
+                answer_all(writing.into_iter().map(|p| p.job).collect(), &error)
+            }
+            Ok(PushOutcome::Refused(why)) => {
+                for planning in writing {
+                    let answer =
+                        planning.job.memory.update(forget).await.map(|_| Written::Denied(why.clone()));
+                    drop(planning.job.reply.send(answer));
+                }
+                Vec::new()
+            }
+            Err(error) => answer_all(writing.into_iter().map(|p| p.job).collect(), &error),
+        }
+    }
+
+    /// An unknown outcome is read back, never guessed.
+    async fn read_back(&self, prepared: &PreparedPush, why: String) -> PortResult<PushOutcome> {
+        tracing::warn!(%why, "a push had no clear outcome; reading back");
+        let Some(last) = prepared.commits.last() else { return Ok(PushOutcome::Moved) };
+        let head = self.apps.read().await?.commit.clone();
+        let (deployments, forge) = (self.ports.deployments.as_ref(), self.ports.forge.as_ref());
+        let arrived = commit_arrived(deployments, forge, &self.apps_repo, last, &head).await?;
+        Ok(if arrived { PushOutcome::Pushed } else { PushOutcome::Moved })
+    }
+
+    /// Records what is on the branch now and answers.
+    async fn finish(&self, planning: Planning, landed: &[Landed]) {
+        let Planning { job, proposal } = planning;
+        let updated = job
+            .memory
+            .update(|memory| {
+                forget(memory);
+                for (environment, channel, committed) in landed.iter().filter_map(|l| l.automatic.as_ref()) {
+                    memory.channel_mut(environment, *channel).committed = Some(committed.clone());
+                }
+                for (environment, channel, committed) in &proposal.shown {
+                    let channel = memory.channel_mut(environment, *channel);
+                    let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
+                    channel.committed = Some(Committed { commit, ..committed.clone() });
+                }
+                if !landed.is_empty() {
+                    memory.failure = None;
+                }
+            })
+            .await;
+        let answer = updated.map(|_| Written::Done { commits: landed.to_vec(), refused: proposal.refused });
+        drop(job.reply.send(answer));
+    }
+}
+
+/// Chains plans that a person asked for, each on the tree that the one before leaves.
+fn by_person<P: Fn(&Tree) -> Plan>(
+    tree: &Tree,
+    plans: impl IntoIterator<Item = (EnvironmentName, Channel, P)>,
+) -> Proposal {
+    let mut proposal = Proposal::default();
+    let mut batch = Batch::on(tree.clone());
+    for (environment, channel, plan) in plans {
+        if let Err(refusal) = batch.add(plan) {
+            proposal.refused.push((environment, channel, Verdict::Trouble(refusal.to_string())));
+        }
+    }
+    proposal.staged = batch.into_commits().into_iter().map(Staged::by_person).collect();
+    proposal
+}
+
+fn chain(tree: &Tree, proposal: &Proposal) -> Result<Tree, Refusal> {
+    proposal.staged.iter().try_fold(tree.clone(), |tree, staged| tree.apply(&staged.planned.changes))
+}
+
+fn new_commit(staged: &Staged) -> NewCommit {
+    let changes = staged.planned.changes.iter();
+    NewCommit {
+        changes: changes.map(|(path, entry)| (path.clone(), entry.cloned())).collect(),
+        message: staged.planned.message.to_string(),
+    }
+}
+
+/// Each job's commits by id, in the order in which they were chained.
+fn landed<'p>(
+    writing: &'p [Planning],
+    prepared: &'p PreparedPush,
+) -> impl Iterator<Item = (&'p Planning, Vec<Landed>)> + 'p {
+    let mut ids = prepared.commits.iter();
+    writing.iter().map(move |planning| {
+        let landed = planning.proposal.staged.iter().zip(ids.by_ref()).map(|(staged, commit)| Landed {
+            commit: commit.clone(),
+            automatic: staged.automatic.clone().map(|(environment, channel, committed)| {
+                (environment, channel, Committed { commit: Some(commit.clone()), ..committed })
+            }),
+        });
+        (planning, landed.collect())
+    })
+}
+
+/// The outcome of every intent is known.
+fn forget(memory: &mut Memory) {
+    for environment in memory.environments.values_mut() {
+        environment.image.intent = None;
+        environment.infra.intent = None;
+    }
+}
+
+/// Answers every job with the same error; none is left.
+fn answer_all(jobs: Vec<Job>, error: &PortError) -> Vec<Job> {
+    for job in jobs {
+        drop(job.reply.send(Err(error.again())));
+    }
+    Vec::new()
+}
+
+fn unexpected(refusal: &Refusal) -> PortError {
+    PortError::new(Peer::Git, Fault::Unexpected, format!("a planned commit does not apply: {refusal}"))
+}

@@ -1,0 +1,160 @@
+//! Holding an app: claimed by compare-and-swap, renewed by compare-and-swap, lost when somebody else's
+//! swap came first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabrique_core::id::AppName;
+use fabrique_core::time::Timestamp;
+use fabrique_core::work::{Desk, Generation, WorkRecord};
+use fabrique_ports::PortResult;
+use fabrique_ports::bus::Board;
+use fabrique_ports::records::Swap;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+/// A held app. Dropping it stops the renewal, and the lease dies by itself.
+pub(crate) struct Lease {
+    app: AppName,
+    board: Arc<dyn Board>,
+    record: WorkRecord,
+    revision: Arc<Mutex<u64>>,
+    lost: CancellationToken,
+    renewal: CancellationToken,
+}
+
+impl Lease {
+    /// Claims the app at `desk` for `holder`; nothing when somebody else was quicker.
+    pub(crate) async fn claim(
+        board: Arc<dyn Board>,
+        desk: &Desk,
+        holder: &str,
+        lease: Duration,
+    ) -> PortResult<Option<Self>> {
+        let record = desk.record.claimed_by(holder);
+        let Swap::Done(revision) = board.swap_work(&desk.app, &record, desk.revision).await? else {
+            return Ok(None);
+        };
+        let held = Self {
+            app: desk.app.clone(),
+            board,
+            record,
+            revision: Arc::new(Mutex::new(revision)),
+            lost: CancellationToken::new(),
+            renewal: CancellationToken::new(),
+        };
+        tokio::spawn(renew(
+            held.app.clone(),
+            Arc::clone(&held.board),
+            held.record.clone(),
+            Arc::clone(&held.revision),
+            held.lost.clone(),
+            held.renewal.clone(),
+            lease,
+        ));
+        Ok(Some(held))
+    }
+
+    /// The token of this claim.
+    pub(crate) fn token(&self) -> u64 {
+        self.record.token
+    }
+
+    /// Cancelled when the lease is lost.
+    pub(crate) fn lost(&self) -> &CancellationToken {
+        &self.lost
+    }
+
+    /// What tells a write under this claim from one that comes too late.
+    pub(crate) fn fence(&self) -> Fence {
+        Fence { app: self.app.clone(), board: Arc::clone(&self.board), token: self.record.token }
+    }
+
+    /// Gives the app back, with everything up to `noted` done.
+    pub(crate) async fn release(self, noted: Generation) -> PortResult<()> {
+        let record = self.record.released(noted);
+        self.give_back(record).await
+    }
+
+    /// Gives the app back with nothing done; it is due again at `until` or at the next wake.
+    pub(crate) async fn release_to_wait(self, noted: Generation, until: Timestamp) -> PortResult<()> {
+        let record = self.record.released_to_wait(noted, until);
+        self.give_back(record).await
+    }
+
+    /// Gives the app back as it was: still due.
+    pub(crate) async fn release_undone(self) -> PortResult<()> {
+        let record = self.record.released(self.record.done);
+        self.give_back(record).await
+    }
+
+    async fn give_back(self, record: WorkRecord) -> PortResult<()> {
+        self.renewal.cancel();
+        let revision = self.revision.lock().await;
+        // Lost means that somebody else holds it already: nothing is left to give back.
+        self.board.swap_work(&self.app, &record, *revision).await.map(drop)
+    }
+}
+
+/// Tells whether a claim is still the newest: asked when a write met somebody else's, so that a worker
+/// that was stopped and continues does not write over the one that took over.
+pub(crate) struct Fence {
+    app: AppName,
+    board: Arc<dyn Board>,
+    token: u64,
+}
+
+impl Fence {
+    /// Whether nobody has claimed the app since.
+    pub(crate) async fn holds(&self) -> PortResult<bool> {
+        let (_, record, _) = self.board.desk(&self.app).await?;
+        Ok(record.token == self.token && record.holder.is_some())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.renewal.cancel();
+    }
+}
+
+async fn renew(
+    app: AppName,
+    board: Arc<dyn Board>,
+    record: WorkRecord,
+    revision: Arc<Mutex<u64>>,
+    lost: CancellationToken,
+    stop: CancellationToken,
+    lease: Duration,
+) {
+    let mut renewed = tokio::time::Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(lease / 3) => {}
+        }
+        let mut revision = revision.lock().await;
+        if stop.is_cancelled() {
+            return;
+        }
+        match board.swap_work(&app, &record, *revision).await {
+            Ok(Swap::Done(newer)) => {
+                *revision = newer;
+                renewed = tokio::time::Instant::now();
+            }
+            Ok(Swap::Lost) => {
+                tracing::warn!(%app, "the lease was taken over by another worker");
+                lost.cancel();
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%app, %error, "the lease could not be renewed");
+                // Others may judge it dead from now on, so stop before they start.
+                if renewed.elapsed() >= lease {
+                    lost.cancel();
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A build's progress, on its way to the log store and the events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabrique_core::id::BuildId;
+use fabrique_ports::builder::{Progress, ProgressSink};
+use fabrique_ports::bus::EventBody;
+use fabrique_ports::records::Logs;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::announce::Announcer;
+
+/// Lines that may wait to be stored. A build that prints faster than the store takes loses lines, never
+/// time.
+const QUEUE: usize = 16_384;
+/// Lines stored together.
+const BATCH: usize = 256;
+/// How long lines wait for company.
+const LINGER: Duration = Duration::from_millis(100);
+/// How long the last lines may take.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
+/// Takes a build's progress.
+pub(crate) struct BuildLog {
+    build: BuildId,
+    trace: Option<String>,
+    announcer: Announcer,
+    lines: mpsc::Sender<String>,
+}
+
+/// The writing side, to be finished when the build has ended.
+pub(crate) struct LogWriter(JoinHandle<()>);
+
+impl BuildLog {
+    pub(crate) fn start(
+        build: BuildId,
+        trace: Option<String>,
+        announcer: Announcer,
+        logs: Arc<dyn Logs>,
+    ) -> (Arc<Self>, LogWriter) {
+        let (lines, queue) = mpsc::channel(QUEUE);
+        let writer = tokio::spawn(write(build.clone(), logs, queue));
+        (Arc::new(Self { build, trace, announcer, lines }), LogWriter(writer))
+    }
+
+    fn line(&self, line: String) {
+        if self.lines.try_send(line).is_err() {
+            metrics::counter!("fabrique_log_lines_dropped_total").increment(1);
+        }
+    }
+}
+
+impl LogWriter {
+    /// Waits for the last lines; every handle on the [`BuildLog`] must be gone.
+    pub(crate) async fn finish(self) {
+        if tokio::time::timeout(LAST_LINES, self.0).await.is_err() {
+            tracing::warn!("the last lines of a build log were not stored in time");
+        }
+    }
+}
+
+impl ProgressSink for BuildLog {
+    fn report(&self, progress: Progress) {
+        match progress {
+            Progress::StepStarted { name } => self.line(format!("=> {name}")),
+            Progress::StepEnded { name, cached, took, error } => {
+                let outcome = match (&error, cached) {
+                    (Some(error), _) => format!("ERROR {error}"),
+                    (None, true) => "CACHED".to_owned(),
+                    (None, false) => format!("done {:.1}s", took.as_secs_f64()),
+                };
+                self.line(format!("=> {name} {outcome}"));
+                self.announcer.say(
+                    self.trace.clone(),
+                    EventBody::Step {
+                        app: self.build.app(),
+                        build: self.build.clone(),
+                        name,
+                        cached,
+                        millis: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                        error,
+                    },
+                );
+            }
+            Progress::Log { line } => self.line(line),
+        }
+    }
+}
+
+async fn write(build: BuildId, logs: Arc<dyn Logs>, mut queue: mpsc::Receiver<String>) {
+    let mut batch = Vec::with_capacity(BATCH);
+    while queue.recv_many(&mut batch, BATCH).await > 0 {
+        if let Err(error) = logs.append_log(&build, &batch).await {
+            metrics::counter!("fabrique_log_lines_dropped_total").increment(batch.len() as u64);
+            tracing::warn!(%build, %error, "build output was not stored");
+        }
+        batch.clear();
+        if queue.len() < BATCH && !queue.is_closed() {
+            tokio::time::sleep(LINGER).await;
+        }
+    }
+    if let Err(error) = logs.close_log(&build).await {
+        tracing::warn!(%build, %error, "the build log was not closed");
+    }
+}

@@ -1,0 +1,227 @@
+//! The worker's loop: follow the board, claim what is due, wait for the next change.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabrique_core::id::AppName;
+use fabrique_core::time::Timestamp;
+use fabrique_core::work::{Desk, Due, next_due};
+use fabrique_observer::{AppsReader, Observer};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::ambient::Ambient;
+use crate::announce::Announcer;
+use crate::attend::{Left, Shop, attend};
+use crate::board::BoardView;
+use crate::commands;
+use crate::committer::Committer;
+use crate::config::{Ports, WorkerConfig};
+
+/// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+
+/// A worker.
+pub struct Worker {
+    config: WorkerConfig,
+    ports: Ports,
+    observer: Observer,
+    apps: Arc<AppsReader>,
+    ambient: Arc<dyn Ambient>,
+}
+
+impl Worker {
+    /// A worker that looks through `observer` and acts through `ports`.
+    #[must_use]
+    pub fn new(
+        config: WorkerConfig,
+        ports: Ports,
+        observer: Observer,
+        apps: Arc<AppsReader>,
+        ambient: Arc<dyn Ambient>,
+    ) -> Self {
+        Self { config, ports, observer, apps, ambient }
+    }
+
+    /// Works until `stop`. Then claims nothing more, stops the builds that are not past the point of no
+    /// return, and returns when every app is given back or the configured grace is over.
+    pub async fn run(self, stop: CancellationToken) {
+        let tasks = TaskTracker::new();
+        let board = BoardView::new();
+        let announcer = Announcer::start(Arc::clone(&self.ports.events), Arc::clone(&self.ambient), &tasks);
+        let (committer, rounds) = Committer::new(
+            self.ports.clone(),
+            self.observer.clone(),
+            Arc::clone(&self.apps),
+            self.config.apps_repo.clone(),
+            Arc::clone(&self.ambient),
+        );
+        tasks.spawn(rounds);
+        let follow =
+            (Arc::clone(&board), Arc::clone(&self.ports.board), self.config.backoff_base, stop.clone());
+        tasks.spawn(async move {
+            let (view, board, retry, stop) = follow;
+            view.follow(board.as_ref(), retry, stop).await;
+        });
+        let builds = CancellationToken::new();
+        let shop = Arc::new(Shop {
+            slots: Arc::new(Semaphore::new(self.ports.placement.capacity())),
+            stop: builds.clone(),
+            config: self.config,
+            ports: self.ports,
+            observer: self.observer,
+            apps: self.apps,
+            ambient: self.ambient,
+            board,
+            committer,
+            announcer,
+        });
+        tasks.spawn(commands::serve(Arc::clone(&shop), stop.clone()));
+        let grace = shop.config.grace;
+        let mut desk = FrontDesk::new(shop);
+        desk.serve(&stop).await;
+        desk.close(&builds, grace).await;
+        drop(desk);
+        tasks.close();
+        if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
+            tracing::warn!("background work did not end within the grace and is dropped");
+        }
+    }
+}
+
+/// Apps being attended to, and those that have to wait for something local.
+struct FrontDesk {
+    shop: Arc<Shop>,
+    attended: JoinSet<(AppName, Left)>,
+    busy: HashSet<AppName>,
+    /// Apps that want a build and found every slot taken.
+    need_slot: HashSet<AppName>,
+    /// Apps whose peers did not answer: how often in a row, and when to look again.
+    troubled: HashMap<AppName, (u32, Instant)>,
+}
+
+impl FrontDesk {
+    fn new(shop: Arc<Shop>) -> Self {
+        Self {
+            shop,
+            attended: JoinSet::new(),
+            busy: HashSet::new(),
+            need_slot: HashSet::new(),
+            troubled: HashMap::new(),
+        }
+    }
+
+    async fn serve(&mut self, stop: &CancellationToken) {
+        let mut changes = self.shop.board.changes();
+        while !stop.is_cancelled() {
+            changes.mark_unchanged();
+            let desks = self.shop.board.desks(self.shop.config.lease);
+            while let Some((desk, slot)) = self.next(&desks) {
+                self.busy.insert(desk.app.clone());
+                let (shop, app) = (Arc::clone(&self.shop), desk.app.clone());
+                self.attended.spawn(async move { (app, attend(shop, desk, slot).await) });
+            }
+            let sleep = self.until_next(&desks);
+            tokio::select! {
+                () = stop.cancelled() => {}
+                _ = changes.changed() => {}
+                Some(left) = self.attended.join_next() => self.left(left),
+                () = tokio::time::sleep(sleep) => {}
+            }
+        }
+    }
+
+    /// The next app to claim, with the slot it needs where it is known to need one.
+    fn next(&mut self, desks: &[Desk]) -> Option<(Desk, Option<OwnedSemaphorePermit>)> {
+        let slots = self.shop.slots.available_permits();
+        let building = self.shop.ports.placement.capacity().saturating_sub(slots);
+        if self.busy.len() >= self.shop.config.looks + building {
+            return None;
+        }
+        let now = Instant::now();
+        let open = desks.iter().filter(|desk| {
+            !self.busy.contains(&desk.app)
+                && (slots > 0 || !self.need_slot.contains(&desk.app))
+                && self.troubled.get(&desk.app).is_none_or(|(_, until)| *until <= now)
+        });
+        let desk = next_due(open, self.shop.ambient.now())?.clone();
+        let slot = if self.need_slot.remove(&desk.app) {
+            Arc::clone(&self.shop.slots).try_acquire_owned().ok()
+        } else {
+            None
+        };
+        Some((desk, slot))
+    }
+
+    fn left(&mut self, left: Result<(AppName, Left), JoinError>) {
+        let (app, left) = match left {
+            Ok(left) => left,
+            Err(error) => {
+                // The app's lease expires and somebody takes it up again.
+                tracing::error!(%error, "attending to an app panicked");
+                return;
+            }
+        };
+        self.busy.remove(&app);
+        match left {
+            Left::Settled => drop(self.troubled.remove(&app)),
+            Left::NeedsSlot => {
+                self.troubled.remove(&app);
+                self.need_slot.insert(app);
+            }
+            Left::Troubled(error) => {
+                let (times, _) = self.troubled.get(&app).copied().unwrap_or((0, Instant::now()));
+                let wait = self.backoff(times, error.transient());
+                tracing::warn!(%app, %error, wait_ms = wait.as_millis(), "looked in vain");
+                metrics::counter!("fabrique_troubles_total", "peer" => error.peer().to_string()).increment(1);
+                self.troubled.insert(app, (times.saturating_add(1), Instant::now() + wait));
+            }
+        }
+    }
+
+    /// Exponential with jitter; what only a person can change waits longest at once.
+    fn backoff(&self, times: u32, transient: bool) -> Duration {
+        let config = &self.shop.config;
+        let full = if transient {
+            config.backoff_base.saturating_mul(1 << times.min(16)).min(config.backoff_max)
+        } else {
+            config.backoff_max
+        };
+        full / 2 + (full / 2).mul_f64(self.shop.ambient.jitter().clamp(0.0, 1.0))
+    }
+
+    /// How long until something may be due without a change on the board.
+    fn until_next(&self, desks: &[Desk]) -> Duration {
+        let now: Timestamp = self.shop.ambient.now();
+        let waits = desks.iter().filter_map(|desk| match desk.due(now) {
+            Due::At(until) => Some(now.until(until)),
+            Due::Now | Due::No => None,
+        });
+        let here = Instant::now();
+        let troubles = self.troubled.values().map(|(_, until)| until.saturating_duration_since(here));
+        let troubles = troubles.filter(|wait| !wait.is_zero());
+        let leases = self.shop.board.next_expiry(self.shop.config.lease).filter(|_| self.busy.is_empty());
+        waits
+            .chain(troubles)
+            .chain(leases)
+            .min()
+            .unwrap_or(LONGEST_SLEEP)
+            .clamp(Duration::from_millis(1), LONGEST_SLEEP)
+    }
+
+    /// Stops the builds and waits until every app is given back.
+    async fn close(&mut self, builds: &CancellationToken, grace: Duration) {
+        builds.cancel();
+        let ended = tokio::time::timeout(grace, async { while self.attended.join_next().await.is_some() {} });
+        if ended.await.is_err() {
+            tracing::warn!(
+                apps = self.attended.len(),
+                "some apps were not given back within the grace; their leases will expire"
+            );
+            self.attended.shutdown().await;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Picking up what an earlier holder left behind: intents without an outcome, builds without a worker,
+//! compositions that the memory does not know.
+
+use fabrique_core::app::App;
+use fabrique_core::build::BuildInputs;
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
+use fabrique_core::memory::{Committed, Memory, Running};
+use fabrique_gitops::composition;
+use fabrique_observer::Apps;
+use fabrique_ports::PortResult;
+use fabrique_ports::deployments::{CommitFate, Deployments};
+use fabrique_ports::forge::Forge;
+use fabrique_ports::records::BuildPhase;
+
+use crate::config::Ports;
+use crate::memory::AppMemory;
+
+/// Brings the memory in line with the truth before anything is decided. Returns it as it is afterwards.
+pub(crate) async fn settle(
+    ports: &Ports,
+    apps_repo: &RepoName,
+    app: &App,
+    apps: &Apps,
+    memory: &AppMemory,
+    token: u64,
+) -> PortResult<Memory> {
+    let before = memory.get().await;
+    let abandoned = before.running.clone().filter(|running| running.token != token);
+    let fates = fates(ports, apps_repo, &before, &apps.commit).await?;
+    let deployed = deployed_by_us(app, apps, &before);
+    let after = memory
+        .update(|memory| {
+            if memory.running.as_ref().is_some_and(|running| running.token != token) {
+                memory.running = None;
+            }
+            for (environment, channel, intent, arrived) in &fates {
+                let remembered = memory.channel_mut(environment, *channel);
+                if remembered.intent.as_ref() == Some(intent) {
+                    remembered.intent = None;
+                    if *arrived {
+                        remembered.committed = Some(intent.clone());
+                    }
+                }
+            }
+            for (environment, committed) in &deployed {
+                memory
+                    .channel_mut(environment, Channel::Image)
+                    .committed
+                    .get_or_insert_with(|| committed.clone());
+            }
+        })
+        .await?;
+    if let Some(running) = abandoned {
+        close_abandoned(ports, &running).await?;
+    }
+    Ok(after)
+}
+
+/// Which intents arrived. One that the forge knows off the branch was pushed and removed by a person:
+/// it counts as committed, so that it shows as taken back.
+async fn fates(
+    ports: &Ports,
+    apps_repo: &RepoName,
+    memory: &Memory,
+    head: &Revision,
+) -> PortResult<Vec<(EnvironmentName, Channel, Committed, bool)>> {
+    let mut fates = Vec::new();
+    for (environment, remembered) in &memory.environments {
+        for channel in [Channel::Image, Channel::Infra] {
+            let Some(intent) = remembered.channel(channel).intent.clone() else { continue };
+            let arrived = match &intent.commit {
+                Some(commit) => {
+                    commit_arrived(ports.deployments.as_ref(), ports.forge.as_ref(), apps_repo, commit, head)
+                        .await?
+                }
+                None => false,
+            };
+            fates.push((environment.clone(), channel, intent, arrived));
+        }
+    }
+    Ok(fates)
+}
+
+/// Whether a commit whose push had no clear outcome reached the forge.
+pub(crate) async fn commit_arrived(
+    deployments: &dyn Deployments,
+    forge: &dyn Forge,
+    apps_repo: &RepoName,
+    commit: &Revision,
+    head: &Revision,
+) -> PortResult<bool> {
+    match deployments.fate(commit, head).await? {
+        CommitFate::OnBranch => Ok(true),
+        CommitFate::OffBranch => forge.has_commit(apps_repo, commit).await,
+    }
+}
+
+/// What compositions show as built by fabrique although the memory knows of no commit: it was lost, or the
+/// app is older than it.
+fn deployed_by_us(app: &App, apps: &Apps, memory: &Memory) -> Vec<(EnvironmentName, Committed)> {
+    app.environments
+        .iter()
+        .filter(|environment| memory.channel(&environment.name, Channel::Image).committed.is_none())
+        .filter_map(|environment| {
+            let composition = composition::load(&apps.tree, app, &environment.name).ok()??;
+            let image = composition.image.deployed.filter(|image| image.build.is_some())?;
+            let committed = Committed {
+                commit: None,
+                key: Some(BuildInputs::of(app, &image.revision, memory.rebuild).key()),
+                revision: image.revision,
+                digest: Some(image.digest),
+            };
+            Some((environment.name.clone(), committed))
+        })
+        .collect()
+}
+
+async fn close_abandoned(ports: &Ports, running: &Running) -> PortResult<()> {
+    let Some(mut entry) = ports.history.build(&running.build).await? else { return Ok(()) };
+    if entry.phase.is_final() {
+        return Ok(());
+    }
+    entry.phase = BuildPhase::Failed {
+        kind: FailureKind::Infrastructure,
+        message: "its worker went away; another one took over".to_owned(),
+    };
+    ports.history.put_build(&entry).await?;
+    ports.logs.close_log(&running.build).await
+}

@@ -1,0 +1,85 @@
+//! What a decision says to the committer, as a commit status.
+
+use fabrique_core::app::App;
+use fabrique_core::decision::{Action, Decision, Reason};
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{AppName, Digest, Revision};
+use fabrique_core::verdict::Verdict;
+use fabrique_ports::forge::{CommitStatus, StatusState};
+
+/// The context under which an app's builds are reported.
+pub(crate) fn context(app: &AppName) -> String {
+    format!("fabrique/build/{app}")
+}
+
+/// A build of `app` is under way.
+pub(crate) fn pending(app: &AppName, reason: &Reason, link: Option<String>) -> CommitStatus {
+    let description = format!("building: {reason}");
+    CommitStatus { context: context(app), state: StatusState::Pending, description, link }
+}
+
+/// A pending status whose build was stopped.
+pub(crate) fn superseded(app: &AppName, by: Option<&Revision>, link: Option<String>) -> CommitStatus {
+    let description = match by {
+        Some(by) => format!("superseded by {} before it was built", by.short()),
+        None => "stopped before it was built: nothing needs it any more".to_owned(),
+    };
+    CommitStatus { context: context(app), state: StatusState::Error, description, link }
+}
+
+/// The final status of the target, when the decision has one to give. `digest` is what the app last built.
+pub(crate) fn settled(
+    app: &App,
+    decision: &Decision,
+    digest: Option<&Digest>,
+    link: Option<String>,
+) -> Option<CommitStatus> {
+    let (state, description) = match &decision.reason {
+        Reason::Settled(verdict) => settled_verdict(app, verdict, digest)?,
+        Reason::Built(_) => (StatusState::Success, built(digest)),
+        Reason::Failed { kind: FailureKind::Source, message, .. } => (StatusState::Failure, message.clone()),
+        Reason::Failed { kind: FailureKind::Cancelled, message, .. } => (StatusState::Error, message.clone()),
+        Reason::Failed { message, attempts, dead: true, .. } => {
+            (StatusState::Error, format!("given up after {attempts} attempts: {message}"))
+        }
+        Reason::Failed { .. }
+        | Reason::NoTarget(_)
+        | Reason::NotBuilt(_)
+        | Reason::Retry { .. }
+        | Reason::Recorded(_)
+        | Reason::InfraChanged(_)
+        | Reason::Building(_)
+        | Reason::FinishFirst { .. }
+        | Reason::PastNoReturn(_)
+        | Reason::Superseded { .. }
+        | Reason::NotWanted { .. } => return None,
+    };
+    debug_assert!(!matches!(decision.action, Action::Build { .. } | Action::Commit(_)));
+    Some(CommitStatus { context: context(&app.name), state, description, link })
+}
+
+fn settled_verdict(app: &App, verdict: &Verdict, digest: Option<&Digest>) -> Option<(StatusState, String)> {
+    match verdict {
+        Verdict::UpToDate => {
+            let environments: Vec<&str> = app.environments.iter().map(|e| e.name.as_str()).collect();
+            Some((
+                StatusState::Success,
+                format!("deployed to {}: {}", environments.join(", "), built(digest)),
+            ))
+        }
+        Verdict::Unchanged { .. } | Verdict::Held { .. } => Some((StatusState::Success, verdict.to_string())),
+        Verdict::Trouble(_) => Some((StatusState::Error, verdict.to_string())),
+        Verdict::NoImageYet | Verdict::NotAutomatic => Some((StatusState::Success, built(digest))),
+        // The status these revisions carry was true when it was given.
+        Verdict::TakenBack { .. }
+        | Verdict::Rewound { .. }
+        | Verdict::DeployedUnknown { .. }
+        | Verdict::Older { .. }
+        | Verdict::OffBranch
+        | Verdict::Advance => None,
+    }
+}
+
+fn built(digest: Option<&Digest>) -> String {
+    digest.map_or_else(|| "nothing to do".to_owned(), |digest| format!("built {digest}"))
+}

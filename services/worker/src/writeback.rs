@@ -1,0 +1,188 @@
+//! Planning the commits of one app on a tree, under the guard.
+
+use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment};
+use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, RelPath, Revision};
+use fabrique_core::memory::{Committed, Memory};
+use fabrique_core::time::Timestamp;
+use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
+use fabrique_core::view::EnvironmentView;
+use fabrique_gitops::overlay::OverlayFiles;
+use fabrique_gitops::plan::{self, Plan, Planned};
+use fabrique_gitops::{Entry, FileKind, Tree, composition};
+use fabrique_observer::CandidateView;
+use fabrique_ports::PortResult;
+use fabrique_ports::source::{self, SourceFile, SourceHistory};
+
+/// A finished image that asks to be deployed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    pub(crate) revision: Revision,
+    pub(crate) key: BuildKey,
+    pub(crate) build: BuildId,
+    pub(crate) digest: Digest,
+}
+
+/// One planned commit and what the memory will know of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Staged {
+    pub(crate) planned: Planned,
+    /// What automation will remember; nothing for a commit by a person's word, which is never its own.
+    pub(crate) automatic: Option<(EnvironmentName, Channel, Committed)>,
+}
+
+impl Staged {
+    /// A commit in a person's name.
+    pub(crate) fn by_person(planned: Planned) -> Self {
+        Self { automatic: None, planned }
+    }
+}
+
+/// What an app's write-back would do on a tree.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Proposal {
+    /// Commits, in the order to be chained.
+    pub(crate) staged: Vec<Staged>,
+    /// Channels that the composition already shows: nothing to commit, but the memory may have to learn it.
+    pub(crate) shown: Vec<(EnvironmentName, Channel, Committed)>,
+    /// Channels that were refused, and why.
+    pub(crate) refused: Vec<(EnvironmentName, Channel, Verdict)>,
+}
+
+/// Plans every commit of `app` that the guard lets through, chained on `tree`.
+pub(crate) async fn propose(
+    source: &dyn SourceHistory,
+    tree: &Tree,
+    app: &App,
+    image: Option<&Image>,
+    view: &CandidateView,
+    (memory, now): (&Memory, Timestamp),
+) -> PortResult<Proposal> {
+    let mut proposal = Proposal::default();
+    let Some(head) = &view.head else { return Ok(proposal) };
+    let mut tree = tree.clone();
+    for (seen, candidate) in &view.environments {
+        let Some(environment) = app.environments.iter().find(|e| e.name == seen.name) else { continue };
+        if let Some(image) = image {
+            tree = propose_image(
+                &mut proposal,
+                tree,
+                app,
+                environment,
+                image,
+                (seen, *candidate),
+                (memory, now),
+            );
+        }
+        let released = memory.released.as_ref() == Some(head);
+        let has_image = shows_image(&tree, app, environment);
+        if judge_infra(seen, has_image, released) == Verdict::Advance {
+            tree = propose_infra(&mut proposal, source, tree, app, environment, (head, now)).await?;
+        }
+    }
+    Ok(proposal)
+}
+
+fn propose_image(
+    proposal: &mut Proposal,
+    tree: Tree,
+    app: &App,
+    environment: &Environment,
+    image: &Image,
+    (seen, candidate): (&EnvironmentView, Candidate),
+    (memory, now): (&Memory, Timestamp),
+) -> Tree {
+    let released = memory.released.as_ref() == Some(&image.revision);
+    let committed = Committed {
+        commit: None,
+        revision: image.revision.clone(),
+        digest: Some(image.digest.clone()),
+        key: Some(image.key.clone()),
+    };
+    let name = environment.name.clone();
+    match judge_image(seen, candidate, released) {
+        Verdict::Advance => {}
+        Verdict::UpToDate if seen.image.digest.as_ref() == Some(&image.digest) => {
+            proposal.shown.push((name, Channel::Image, committed));
+            return tree;
+        }
+        Verdict::NotAutomatic => return tree,
+        refused => {
+            proposal.refused.push((name, Channel::Image, refused));
+            return tree;
+        }
+    }
+    let deployed = DeployedImage {
+        repository: app.image.clone(),
+        digest: image.digest.clone(),
+        revision: image.revision.clone(),
+        version: None,
+        build: Some(image.build.clone()),
+    };
+    let planned = plan::deploy_image(&tree, app, &environment.name, &deployed, Some(&image.key), now);
+    stage(proposal, tree, name, Channel::Image, committed, planned)
+}
+
+async fn propose_infra(
+    proposal: &mut Proposal,
+    source: &dyn SourceHistory,
+    tree: Tree,
+    app: &App,
+    environment: &Environment,
+    (head, now): (&Revision, Timestamp),
+) -> PortResult<Tree> {
+    let Some(overlay) = environment.infra.overlay() else { return Ok(tree) };
+    let name = environment.name.clone();
+    let committed = Committed { commit: None, revision: head.clone(), digest: None, key: None };
+    let Some(files) = source.read_directory(&overlay.repo, head, &overlay.path).await? else {
+        let why = format!("{} has no directory {} at {}", overlay.repo, overlay.path, head.short());
+        proposal.refused.push((name, Channel::Infra, Verdict::Trouble(why)));
+        return Ok(tree);
+    };
+    let infra = DeployedInfra { overlay: overlay.clone(), revision: head.clone() };
+    let planned = OverlayFiles::new(files.into_iter().map(entry))
+        .and_then(|files| plan::advance_infra(&tree, app, &environment.name, &files, &infra, now));
+    Ok(stage(proposal, tree, name, Channel::Infra, committed, planned))
+}
+
+fn entry(file: SourceFile) -> (RelPath, Entry) {
+    let kind = match file.kind {
+        source::FileKind::Regular => FileKind::Regular,
+        source::FileKind::Executable => FileKind::Executable,
+        source::FileKind::Symlink => FileKind::Symlink,
+        source::FileKind::Submodule => FileKind::Submodule,
+    };
+    (file.path, Entry { kind, bytes: file.content })
+}
+
+/// Adds a plan to the proposal and returns the tree that follows it.
+fn stage(
+    proposal: &mut Proposal,
+    tree: Tree,
+    environment: EnvironmentName,
+    channel: Channel,
+    committed: Committed,
+    planned: Plan,
+) -> Tree {
+    let applied = planned.and_then(|planned| match planned {
+        Some(planned) => tree.apply(&planned.changes).map(|next| Some((planned, next))),
+        None => Ok(None),
+    });
+    match applied {
+        Ok(Some((planned, next))) => {
+            proposal.staged.push(Staged { planned, automatic: Some((environment, channel, committed)) });
+            next
+        }
+        Ok(None) => {
+            proposal.shown.push((environment, channel, committed));
+            tree
+        }
+        Err(refusal) => {
+            proposal.refused.push((environment, channel, Verdict::Trouble(refusal.to_string())));
+            tree
+        }
+    }
+}
+
+fn shows_image(tree: &Tree, app: &App, environment: &Environment) -> bool {
+    matches!(composition::load(tree, app, &environment.name), Ok(Some(c)) if c.image.deployed.is_some())
+}
