@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::install::{Account, Cache, Product};
+use crate::install::{Account, Cache, Product, user_namespaces_restricted};
 use crate::peer::{Peer, Ready};
 use crate::ports::free_port;
 use crate::spawn::Launch;
@@ -74,7 +74,7 @@ impl Buildkit {
         let ready = Ready::Command(buildctl.clone(), probe.into());
         let name = format!("buildkit-{number}");
         let log = folder.join(format!("{name}.log"));
-        let peer = Peer::start(&name, launch, ready, log).await?;
+        let peer = Peer::start(&name, launch, ready, log).await.with_context(|| hint(&name))?;
         Ok(Self { peer, port, socket, buildctl })
     }
 
@@ -102,6 +102,15 @@ impl Buildkit {
         let mut command = tokio::process::Command::new(&self.buildctl);
         command.args(["--addr", &self.unix_address()]).kill_on_drop(true);
         command
+    }
+}
+
+fn hint(name: &str) -> String {
+    let remedy = "AppArmor may forbid it here: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
+    if user_namespaces_restricted() {
+        format!("starting {name} ({remedy})")
+    } else {
+        format!("starting {name}")
     }
 }
 

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 pub use products::Product;
 pub(crate) use products::{ADMIN, ADMIN_PASSWORD, BUSYBOX_BLOBS, gitea_config};
-pub(crate) use system::{Account, search_path};
+pub(crate) use system::{Account, search_path, user_namespaces_restricted};
 
 /// Bumped when the code that builds changes what comes out.
 const RECIPE: &str = "1";

@@ -15,11 +15,29 @@ const SUBORDINATE_IDS: u64 = 65_536;
 /// The first number that Debian's useradd gives out by itself.
 const FIRST_SUBORDINATE: u64 = 100_000;
 
-/// Programs and the packages that bring them, needed to run the peers…
-const TO_RUN: [(&str, &str); 4] =
-    [("setpriv", "util-linux"), ("git", "git"), ("runc", "runc"), ("newuidmap", "uidmap")];
-/// … and to build them.
-const TO_BUILD: [(&str, &str); 3] = [("gcc", "gcc libc6-dev"), ("python3", "python3"), ("tar", "tar")];
+/// A program, the Debian package that brings it, and when it is needed.
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+    /// The only product that needs it; every one when `None`.
+    product: Option<Product>,
+    /// Whether only building needs it, not running.
+    build: bool,
+}
+
+const TOOLS: [Tool; 8] = [
+    Tool { program: "setpriv", package: "util-linux", product: None, build: false },
+    Tool { program: "git", package: "git", product: None, build: false },
+    Tool { program: "runc", package: "runc", product: Some(Product::Rootlesskit), build: false },
+    Tool { program: "newuidmap", package: "uidmap", product: Some(Product::Rootlesskit), build: false },
+    Tool { program: "gcc", package: "gcc", product: Some(Product::Gitea), build: true },
+    Tool { program: "python3", package: "python3", product: Some(Product::Nats), build: true },
+    Tool { program: PIP, package: "python3-pip", product: Some(Product::Nats), build: true },
+    Tool { program: "tar", package: "tar", product: Some(Product::Busybox), build: true },
+];
+
+/// Not a program but a module of Python, which may be there without its command.
+const PIP: &str = "pip";
 
 /// PATH with the folders that a minimal environment leaves out.
 pub(crate) fn search_path() -> OsString {
@@ -32,6 +50,12 @@ pub(crate) fn search_path() -> OsString {
     std::env::join_paths(folders).unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".into())
 }
 
+/// Ubuntu's AppArmor forbids user namespaces to ordinary users, which rootless builds are made of.
+pub(crate) fn user_namespaces_restricted() -> bool {
+    let switch = fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+    switch.is_ok_and(|value| value.trim() == "1")
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -42,15 +66,14 @@ fn finds(program: &str) -> bool {
 
 /// Installs missing packages and makes the user. With `built`, only what running needs.
 pub(super) fn prepare(products: &[Product], built: bool) -> Result<()> {
-    let mut packages: Vec<&str> =
-        TO_RUN.iter().filter(|(program, _)| !finds(program)).map(|(_, package)| *package).collect();
-    if !built {
-        packages.extend(TO_BUILD.iter().filter(|(program, _)| !finds(program)).map(|(_, package)| *package));
-        if !has_pip() {
-            packages.push("python3-pip");
-        }
-        ensure!(finds("go"), "building the test bed needs Go 1.26.8 or later on the PATH");
+    let needed = TOOLS.iter().filter(|tool| !(built && tool.build));
+    let needed = needed.filter(|tool| tool.product.is_none_or(|product| products.contains(&product)));
+    let missing = needed.filter(|tool| if tool.program == PIP { !has_pip() } else { !finds(tool.program) });
+    let mut packages: Vec<&str> = missing.map(|tool| tool.package).collect();
+    if packages.contains(&"gcc") {
+        packages.push("libc6-dev");
     }
+    ensure!(built || finds("go"), "building the test bed needs Go 1.26.8 or later on the PATH");
     if !packages.is_empty() {
         install(&packages)?;
     } else if !built && products.contains(&Product::Busybox) {
@@ -75,7 +98,7 @@ fn install(packages: &[&str]) -> Result<()> {
     refresh_package_lists()?;
     let mut command = Command::new("apt-get");
     command.args(["install", "--yes", "--no-install-recommends", "--quiet", "--quiet"]);
-    finish(command.args(list.split(' ')))
+    finish(command.args(packages))
 }
 
 /// `apt-get download` works for everybody, but only with lists.
