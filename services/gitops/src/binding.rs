@@ -246,3 +246,67 @@ fn unsupported(path: &RelPath, error: YamlError) -> Refusal {
         remedy: error.remedy.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fabrique_core::app::DeployedImage;
+    use fabrique_core::id::{AppName, Digest, EnvironmentName, ImageRepository, Revision};
+
+    use super::*;
+
+    const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn shown(channel: Channel, form: BindingForm) -> Option<String> {
+        let name = (AppName::parse("a").unwrap(), EnvironmentName::parse("prod").unwrap());
+        let mut composition = composition::empty(&name.0, &name.1);
+        composition.image.deployed = Some(DeployedImage {
+            repository: ImageRepository::parse("registry:80/app").unwrap(),
+            digest: Digest::parse(&format!("sha256:{HEX}")).unwrap(),
+            revision: Revision::parse(&HEX[..40]).unwrap(),
+            version: None,
+            build: None,
+        });
+        let file = RelPath::parse("x.yaml").unwrap();
+        value(&Binding { channel, file, path: "x".to_owned(), form }, &composition)
+    }
+
+    #[test]
+    fn each_form_spells_the_value_its_reader_understands() {
+        let image = |form| shown(Channel::Image, form).unwrap();
+        assert_eq!(image(BindingForm::Digest), format!("sha256:{HEX}"));
+        assert_eq!(image(BindingForm::Reference), format!("registry:80/app@sha256:{HEX}"));
+        assert_eq!(
+            image(BindingForm::KustomizeImage),
+            format!("registry:80/app=registry:80/app@sha256:{HEX}")
+        );
+        assert_eq!(image(BindingForm::Revision), HEX[..40]);
+        assert_eq!(shown(Channel::Infra, BindingForm::Revision), None, "nothing is deployed there");
+    }
+
+    #[test]
+    fn invariant_11_references_agree_by_identity() {
+        let digest = format!("sha256:{HEX}");
+        let reference = format!("registry:80/app@{digest}");
+        let agree = |found: &str| agrees(BindingForm::Reference, found, &reference);
+        assert!(agree(&reference));
+        assert!(agree(&format!("registry:80/app:1.2@{digest}")), "the digest decides");
+        for other in [
+            format!("registry:80/app2@{digest}"),
+            format!("registry:80/ap@{digest}"),
+            format!("registry/app@{digest}"),
+            format!("registry:81/app@{digest}"),
+            format!("app@{digest}"),
+            "registry:80/app:1.2".to_owned(),
+            "registry:80/app".to_owned(),
+            digest.clone(),
+            reference.to_uppercase(),
+        ] {
+            assert!(!agree(&other), "{other}");
+        }
+        let entry = format!("registry:80/app={reference}");
+        let listed = |found: &str| agrees(BindingForm::KustomizeImage, found, &entry);
+        assert!(listed(&entry));
+        assert!(!listed(&reference), "without the old name, entries of one registry overwrite one another");
+        assert!(!listed(&format!("registry:80/app2={reference}")));
+    }
+}

@@ -1,5 +1,8 @@
 //! Overlays of an app's repository, as they are copied into an environment.
 
+mod collect;
+mod kustomization;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -9,6 +12,9 @@ use crate::composition;
 use crate::refusal::{Finding, Refusal, escaped};
 use crate::tree::{Entry, FileKind};
 use crate::yaml::{Node, Yaml};
+
+pub use collect::{Collector, OUTSIDE};
+use kustomization::{climbs, finding, follow, is_kustomization, parent};
 
 /// The most files of an overlay.
 pub const MAX_FILES: usize = 500;
@@ -28,8 +34,8 @@ impl OverlayFiles {
     ///
     /// # Errors
     /// When there is none, when there are too many or too large ones, when one is a symlink, a submodule or
-    /// a `composition.yaml` at the top, or when a kustomization reaches outside of the directory: what is
-    /// not copied is not there when the cluster renders it.
+    /// a `composition.yaml` at the top, or when a kustomization reaches outside of them: what is not copied
+    /// is not there when the cluster renders it. [`Collector`] brings such files along.
     pub fn new(entries: impl IntoIterator<Item = (RelPath, Entry)>) -> Result<Self, Refusal> {
         let mut files = BTreeMap::new();
         let mut total = 0;
@@ -38,10 +44,7 @@ impl OverlayFiles {
             total += entry.bytes.len();
             files.insert(path, entry.bytes);
             if files.len() > MAX_FILES || total > MAX_BYTES {
-                return Err(Refusal::Unacceptable {
-                    what: format!("the overlay has more than {MAX_FILES} files or {MAX_BYTES} bytes"),
-                    remedy: "keep only manifests in its directory".to_owned(),
-                });
+                return Err(too_large());
             }
         }
         if files.is_empty() {
@@ -83,54 +86,21 @@ fn check_entry(path: &RelPath, entry: &Entry) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a file is what `kustomize build` starts from.
-fn is_kustomization(path: &RelPath) -> bool {
-    let name = path.as_str().rsplit('/').next().unwrap_or_default();
-    matches!(name, "kustomization.yaml" | "kustomization.yml" | "Kustomization")
-}
-
+/// A reference that leaves the copy. [`Collector`] leaves none behind; files that come from elsewhere may
+/// have some.
 fn reference_outside(path: &RelPath, content: &[u8]) -> Option<Finding> {
-    if !is_kustomization(path) {
-        return None;
-    }
-    let yaml = Yaml::parse(content).ok()?;
-    let depth = path.as_str().matches('/').count();
-    let mut found = None;
-    for document in yaml.documents() {
-        document.walk(&mut |node| {
-            let Some(text) = node.text() else { return };
-            // Generators write `key=path`.
-            let target = text.split_once('=').map_or(text, |(_, target)| target);
-            if found.is_none() && climbs(target, depth) {
-                found = Some(Finding {
-                    file: path.as_str().to_owned(),
-                    line: node.line,
-                    column: node.column,
-                    what: format!("{target:?} is outside of the overlay's directory, which alone is copied"),
-                    remedy: "point infra.path at a directory that holds everything, or move the file into the overlay"
-                        .to_owned(),
-                });
-            }
-        });
-    }
-    found
+    let yaml = is_kustomization(path).then(|| Yaml::parse(content).ok()).flatten()?;
+    climbs(&yaml).into_iter().find(|climb| follow(parent(path), climb.target).is_none()).map(|climb| {
+        let what = format!("{:?} is outside of the overlay", climb.target);
+        finding(path, climb.node, what, "move what it refers to into the overlay")
+    })
 }
 
-/// Whether following `target` from a directory `depth` levels down leaves the top.
-fn climbs(target: &str, depth: usize) -> bool {
-    let mut level = depth;
-    if !target.split('/').any(|segment| segment == "..") || target.contains("://") {
-        return false;
+fn too_large() -> Refusal {
+    Refusal::Unacceptable {
+        what: format!("the overlay has more than {MAX_FILES} files or {MAX_BYTES} bytes"),
+        remedy: "keep only manifests in its directory".to_owned(),
     }
-    for segment in target.split('/') {
-        match segment {
-            ".." if level == 0 => return true,
-            ".." => level -= 1,
-            "" | "." => {}
-            _ => level += 1,
-        }
-    }
-    false
 }
 
 /// The first placeholder of the app's image (`__<APP>_IMAGE_DIGEST__`, `__<APP>_IMAGE__`) that is still in
@@ -207,7 +177,7 @@ mod tests {
     #[test]
     fn a_kustomization_that_reaches_outside_is_named() {
         let bad = "resources:\n  - deployment.yaml\n  - ../../base\n";
-        insta::assert_snapshot!(overlay(&[("kustomization.yaml", bad)]).unwrap_err(), @r#"kustomization.yaml:3:5: "../../base" is outside of the overlay's directory, which alone is copied; point infra.path at a directory that holds everything, or move the file into the overlay"#);
+        insta::assert_snapshot!(overlay(&[("kustomization.yaml", bad)]).unwrap_err(), @r#"kustomization.yaml:3:5: "../../base" is outside of the overlay; move what it refers to into the overlay"#);
         let inside = "resources: [../base, x/../../base]\nconfigMapGenerator: [{files: [a=../b.txt]}]\n";
         assert!(overlay(&[("sub/kustomization.yaml", inside)]).is_ok());
         let generator = "configMapGenerator: [{files: [a=../../b.txt]}]\n";

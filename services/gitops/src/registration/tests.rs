@@ -230,3 +230,13 @@ fn look_ups_find_the_apps_of_a_branch_and_of_changed_paths() {
     assert_eq!(touched(&["contract.yaml"]), ["citation", "small"]);
     assert!(touched(&["applications/citation-prod.yaml"]).is_empty());
 }
+
+proptest::proptest! {
+    #[test]
+    fn reading_any_text_in_place_of_a_value_never_panics(line in 0usize..14, text in "[ -~é\\n]{0,40}") {
+        let mut lines: Vec<&str> = CITATION.lines().collect();
+        lines[line] = &text;
+        let loaded = load(&[("apps/citation/app.yaml", &lines.join("\n")), ("apps/small/app.yaml", SMALLEST)]);
+        proptest::prop_assert!(loaded.apps.contains_key(&AppName::parse("small").unwrap()));
+    }
+}

@@ -1,0 +1,303 @@
+//! Collecting an overlay with everything it reaches in its repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use fabrique_core::id::RelPath;
+
+use super::kustomization::{climbs, finding, follow, is_kustomization, parent, relative};
+use super::{MAX_BYTES, MAX_FILES, OverlayFiles, check_entry};
+use crate::refusal::Refusal;
+use crate::tree::Entry;
+use crate::yaml::{Replacement, Yaml, replace_scalars};
+
+/// Where files from outside of the overlay's directory lie in the copy, under their path in the repository.
+pub const OUTSIDE: &str = "outside";
+/// The most directories that are read for one overlay.
+const MAX_DIRECTORIES: usize = 20;
+
+/// Collects an overlay directory by directory: ask for [`next`](Collector::next), read it, and
+/// [`add`](Collector::add) it, until there is none; then [`finish`](Collector::finish).
+///
+/// The overlay's own directory becomes the top of the copy. What its kustomizations reach elsewhere in the
+/// repository (`../../base`) comes along under [`OUTSIDE`] at its path in the repository, and the
+/// references between the two are rewritten, nothing else. A binding to such a file is declared as
+/// `outside/<path in the repository>`.
+#[derive(Debug, Clone)]
+pub struct Collector {
+    root: RelPath,
+    read: BTreeSet<RelPath>,
+    files: BTreeMap<RelPath, Entry>,
+}
+
+impl Collector {
+    /// Begins with the overlay's directory, a path from the root of its repository.
+    #[must_use]
+    pub fn new(root: RelPath) -> Self {
+        Self { root, read: BTreeSet::new(), files: BTreeMap::new() }
+    }
+
+    /// The directory to read next, from the root of the repository, or nothing when all is there.
+    ///
+    /// # Errors
+    /// When a kustomization leads out of the repository or around in a circle, or reaches more than 20
+    /// directories.
+    pub fn next(&self) -> Result<Option<RelPath>, Refusal> {
+        if !self.read.contains(&self.root) {
+            return Ok(Some(self.root.clone()));
+        }
+        let missing =
+            self.targets()?.into_iter().find(|target| !self.read.iter().any(|dir| target.is_within(dir)));
+        let Some(target) = missing else { return Ok(None) };
+        if self.read.len() >= MAX_DIRECTORIES {
+            return Err(Refusal::Unacceptable {
+                what: format!("the overlay {} reaches more than {MAX_DIRECTORIES} directories", self.root),
+                remedy: "move what it needs together".to_owned(),
+            });
+        }
+        // A name with an extension is a file, which is read with its neighbours.
+        let name = target.as_str().rsplit('/').next().unwrap_or_default();
+        let directory = if name.contains('.') { RelPath::parse(parent(&target)).ok() } else { None };
+        Ok(Some(directory.unwrap_or(target)))
+    }
+
+    /// Adds the files of a directory, by path from that directory; nothing when it does not exist.
+    pub fn add(&mut self, directory: RelPath, files: impl IntoIterator<Item = (RelPath, Entry)>) {
+        for (path, entry) in files {
+            self.files.insert(directory.join(&path), entry);
+        }
+        self.read.insert(directory);
+    }
+
+    /// The directories and files that the copy is made of: a change in any of them is a change of the
+    /// overlay.
+    ///
+    /// # Errors
+    /// As [`Collector::next`].
+    pub fn reached(&self) -> Result<BTreeSet<RelPath>, Refusal> {
+        let mut reached = self.targets()?;
+        reached.insert(self.root.clone());
+        Ok(reached)
+    }
+
+    /// The files as they are copied.
+    ///
+    /// # Errors
+    /// Whatever [`OverlayFiles::new`] refuses; a reference to something that does not exist; a directory
+    /// `outside` in the overlay itself.
+    pub fn finish(self) -> Result<OverlayFiles, Refusal> {
+        let targets = self.targets()?;
+        let mut copied = Vec::new();
+        let mut total = 0;
+        for (path, entry) in &self.files {
+            if !self.is_copied(path, &targets) {
+                continue;
+            }
+            check_entry(path, entry)?;
+            total += entry.bytes.len();
+            if copied.len() >= MAX_FILES || total > MAX_BYTES {
+                return Err(super::too_large());
+            }
+            let bytes = self.relocated(path, entry)?;
+            copied.push((self.place(path)?, Entry { bytes, ..entry.clone() }));
+        }
+        OverlayFiles::new(copied)
+    }
+
+    fn is_copied(&self, path: &RelPath, targets: &BTreeSet<RelPath>) -> bool {
+        path.is_within(&self.root) || targets.iter().any(|target| path.is_within(target))
+    }
+
+    /// Everything outside of the overlay that the files so far reach, directly or through one another.
+    fn targets(&self) -> Result<BTreeSet<RelPath>, Refusal> {
+        let mut targets = BTreeSet::new();
+        loop {
+            let mut more = targets.clone();
+            for (path, entry) in self.files.iter().filter(|(path, _)| self.is_copied(path, &targets)) {
+                more.extend(self.targets_of(path, entry)?);
+            }
+            if more == targets {
+                return Ok(targets);
+            }
+            targets = more;
+        }
+    }
+
+    fn targets_of(&self, path: &RelPath, entry: &Entry) -> Result<Vec<RelPath>, Refusal> {
+        let Some(yaml) = kustomization(path, entry) else { return Ok(Vec::new()) };
+        let mut targets = Vec::new();
+        for climb in climbs(&yaml) {
+            let refuse = |what: &str, remedy: &str| {
+                let what = format!("{:?} {what}", climb.target);
+                Err(finding(path, climb.node, what, remedy).into())
+            };
+            let Some(target) = follow(parent(path), climb.target) else {
+                return refuse("leads out of the repository", "refer to files of this repository");
+            };
+            if self.root.is_within(&target) {
+                return refuse("contains the overlay itself", "refer to a directory beside it");
+            }
+            if !target.is_within(&self.root) {
+                targets.push(target);
+            }
+        }
+        Ok(targets)
+    }
+
+    /// Where a file of the repository lies in the copy.
+    fn place(&self, path: &RelPath) -> Result<RelPath, Refusal> {
+        let refuse = |why: &str| Refusal::PathRefused { path: path.to_string(), why: why.to_owned() };
+        let placed = if path.is_within(&self.root) {
+            let inside = match self.root.is_root() {
+                true => path.as_str(),
+                false => path.as_str()[self.root.as_str().len()..].trim_start_matches('/'),
+            };
+            if inside == OUTSIDE || inside.starts_with("outside/") {
+                return Err(refuse("the name outside is taken for what the overlay reaches elsewhere"));
+            }
+            inside.to_owned()
+        } else {
+            format!("{OUTSIDE}/{path}")
+        };
+        RelPath::parse(&placed).map_err(|_| refuse("the path does not fit in an environment's directory"))
+    }
+
+    /// The file's bytes, with references across the overlay's border rewritten.
+    fn relocated(&self, path: &RelPath, entry: &Entry) -> Result<Bytes, Refusal> {
+        let Some(yaml) = kustomization(path, entry) else { return Ok(entry.bytes.clone()) };
+        let placed = self.place(path)?;
+        let mut edits = Vec::new();
+        for climb in climbs(&yaml) {
+            let Some(target) = follow(parent(path), climb.target) else { continue };
+            if !self.files.keys().any(|file| file.is_within(&target)) {
+                let what = format!("{:?} does not exist at this revision", climb.target);
+                return Err(finding(path, climb.node, what, "correct the reference").into());
+            }
+            if target.is_within(&self.root) != path.is_within(&self.root) {
+                let to = relative(parent(&placed), &self.place(&target)?);
+                edits.push((climb.node, format!("{}{to}", climb.prefix)));
+            }
+        }
+        let replacements: Vec<Replacement<'_>> =
+            edits.iter().map(|(node, text)| Replacement { node, text }).collect();
+        let bytes = replace_scalars(&yaml, &replacements).map_err(|error| Refusal::UnsupportedYaml {
+            file: path.clone(),
+            line: error.line,
+            what: error.what,
+            remedy: error.remedy.to_owned(),
+        })?;
+        Ok(Bytes::from(bytes))
+    }
+}
+
+/// A kustomization that cannot be read reaches nothing here; kustomize will say what is wrong with it.
+fn kustomization(path: &RelPath, entry: &Entry) -> Option<Yaml> {
+    if !is_kustomization(path) {
+        return None;
+    }
+    Yaml::parse(&entry.bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        RelPath::parse(text).unwrap()
+    }
+
+    /// Plays the repository: answers every directory that is asked for.
+    fn collect(root: &str, repo: &[(&str, &str)]) -> Result<(OverlayFiles, Vec<String>), String> {
+        let mut collector = Collector::new(path(root));
+        let mut asked = Vec::new();
+        while let Some(directory) = collector.next().map_err(|e| e.to_string())? {
+            asked.push(directory.to_string());
+            let below = repo.iter().filter_map(|(file, text)| {
+                let rest = file.strip_prefix(&format!("{directory}/"))?;
+                Some((path(rest), Entry::regular(text.to_string())))
+            });
+            let below: Vec<_> = below.collect();
+            collector.add(directory, below);
+        }
+        collector.finish().map(|files| (files, asked)).map_err(|e| e.to_string())
+    }
+
+    fn show(files: &OverlayFiles) -> String {
+        files
+            .iter()
+            .map(|(p, b)| format!("{p}: {}", String::from_utf8_lossy(b).trim_end()))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    #[test]
+    fn a_base_comes_along_and_only_references_across_the_border_change() {
+        let repo = [
+            ("deploy/overlays/prod/kustomization.yaml", "resources: [../../base, 'sub'] # both\n"),
+            (
+                "deploy/overlays/prod/sub/kustomization.yaml",
+                "resources: [../x.yaml]\npatches: [{path: ../../../common/p.yaml}]\n",
+            ),
+            ("deploy/overlays/prod/x.yaml", "a: ../../base\n"),
+            ("deploy/base/kustomization.yaml", "resources: [d.yaml, ../shared]\n"),
+            ("deploy/base/d.yaml", "d: 1\n"),
+            (
+                "deploy/shared/kustomization.yaml",
+                "configMapGenerator: [{files: [k=../overlays/prod/x.yaml]}]\n",
+            ),
+            ("deploy/common/p.yaml", "p: 1\n"),
+            ("deploy/common/not-reached.yaml", "n: 1\n"),
+            ("deploy/overlays/test/kustomization.yaml", "resources: []\n"),
+        ];
+        let (files, asked) = collect("deploy/overlays/prod", &repo).unwrap();
+        assert_eq!(asked, ["deploy/overlays/prod", "deploy/base", "deploy/common", "deploy/shared"]);
+        insta::assert_snapshot!(show(&files), @r#"
+kustomization.yaml: resources: [outside/deploy/base, 'sub'] # both
+outside/deploy/base/d.yaml: d: 1
+outside/deploy/base/kustomization.yaml: resources: [d.yaml, ../shared]
+outside/deploy/common/p.yaml: p: 1
+outside/deploy/shared/kustomization.yaml: configMapGenerator: [{files: [k=../../../x.yaml]}]
+sub/kustomization.yaml: resources: [../x.yaml]
+patches: [{path: "../outside/deploy/common/p.yaml"}]
+x.yaml: a: ../../base
+"#);
+    }
+
+    #[test]
+    fn an_overlay_that_reaches_nothing_is_copied_as_it_is() {
+        let text = "# é\r\nresources: [ a.yaml ]\r\n";
+        let (files, asked) = collect("o", &[("o/kustomization.yaml", text), ("o/a.yaml", "a: 1")]).unwrap();
+        assert_eq!(asked, ["o"]);
+        assert_eq!(files.iter().map(|(_, b)| b.len()).sum::<usize>(), text.len() + 4);
+    }
+
+    #[test]
+    fn references_that_lead_astray_are_named() {
+        let with = |text: &str| {
+            collect("a/o", &[("a/o/kustomization.yaml", text), ("a/b/x.yaml", "")]).map(|_| ()).unwrap_err()
+        };
+        let all = [
+            with("resources:\n- ../../../etc\n"),
+            with("resources: [..]\n"),
+            with("resources: [../ghost]\n"),
+            with("resources: [../b/ghost.yaml]\n"),
+            collect("a/o", &[("a/o/outside/x.yaml", "")]).map(|_| ()).unwrap_err(),
+            collect("a/o", &[]).map(|_| ()).unwrap_err(),
+        ];
+        insta::assert_snapshot!(all.join("\n"), @r#"
+a/o/kustomization.yaml:2:3: "../../../etc" leads out of the repository; refer to files of this repository
+a/o/kustomization.yaml:1:13: ".." contains the overlay itself; refer to a directory beside it
+a/o/kustomization.yaml:1:13: "../ghost" does not exist at this revision; correct the reference
+a/o/kustomization.yaml:1:13: "../b/ghost.yaml" does not exist at this revision; correct the reference
+a/o/outside/x.yaml: the name outside is taken for what the overlay reaches elsewhere; nothing was written
+the overlay has no files; correct infra.path in app.yaml, or add the overlay to the app's repository
+"#);
+    }
+
+    #[test]
+    fn the_number_of_directories_is_bounded() {
+        let many: Vec<String> = (0..30).map(|i| format!("../d{i}")).collect();
+        let text = format!("resources: [{}]\n", many.join(", "));
+        assert!(collect("o", &[("o/kustomization.yaml", &text)]).unwrap_err().contains("20"));
+    }
+}
