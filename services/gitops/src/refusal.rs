@@ -38,7 +38,8 @@ pub(crate) fn escaped(text: &str) -> String {
         .collect()
 }
 
-/// Why a change to `cluster/apps` was not planned. Nothing is ever written together with a refusal.
+/// Why a change to `cluster/apps` was not planned. Nothing is ever written together with a refusal, and
+/// the same question on the same tree is refused again: it waits for a person, or for another commit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A person holds the channel.

@@ -1,12 +1,14 @@
 //! Advancing the infra channel: a newer overlay, filled from the image that is deployed.
 
-use fabrique_core::app::{App, DeployedInfra, InfraFrom};
+use fabrique_core::app::{App, Binding, DeployedInfra, InfraFrom};
 use fabrique_core::id::{Channel, EnvironmentName};
 use fabrique_core::time::Timestamp;
 
 use super::{Plan, Site};
+use crate::binding::Drift;
 use crate::message::{CommitMessage, Previous, Trailers};
 use crate::overlay::{OverlayFiles, leftover_placeholder};
+use crate::refusal::Refusal;
 use crate::tree::Tree;
 use crate::{binding, layout};
 
@@ -18,8 +20,8 @@ use crate::{binding, layout};
 /// overlay, or in an environment whose infra is `from: files`.
 ///
 /// # Errors
-/// [`Refusal::NotYet`](crate::Refusal::NotYet) before the first image; [`Refusal::Held`](crate::Refusal::Held); [`Refusal::Drift`](crate::Refusal::Drift) when a person changed
-/// a binding in the files that would be replaced; [`Refusal::BadFile`](crate::Refusal::BadFile) when a placeholder of the app's
+/// [`Refusal::NotYet`] before the first image; [`Refusal::Held`]; [`Refusal::Drift`] when a person changed
+/// a binding in the files that would be replaced; [`Refusal::BadFile`] when a placeholder of the app's
 /// image stands where no binding fills it.
 pub fn advance_infra(
     tree: &Tree,
@@ -72,14 +74,26 @@ pub fn advance_infra(
     let planned = site.finish(changes, &after, CommitMessage::new(&subject, &body, trailers))?;
     if planned.is_some() {
         site.refuse_held(Channel::Infra, now)?;
-        if !site.awaits_overlay() {
-            site.refuse_drift(binding::readable_drift(
-                tree,
-                &site.directory,
-                site.environment,
-                &site.before,
-            ))?;
-        }
+        refuse_drift_in_old_files(&site)?;
     }
     Ok(planned)
+}
+
+/// A binding that a person changed in the copied files stops the advance that would silently undo it.
+///
+/// A pinned revision is moved by writing it into the composition: until the copy follows, the bindings of
+/// the infra channel differ, and the copy is what makes them agree.
+fn refuse_drift_in_old_files(site: &Site<'_>) -> Result<(), Refusal> {
+    if site.awaits_overlay() {
+        return Ok(());
+    }
+    let mut drifts = binding::readable_drift(site.tree, &site.directory, site.environment, &site.before);
+    if matches!(site.environment.infra, InfraFrom::Pinned(_)) {
+        let of_infra = |drift: &Drift| {
+            let shows = |b: &Binding| site.directory.join(&b.file) == drift.file && b.path == drift.path;
+            site.environment.bindings.iter().any(|b| b.channel == Channel::Infra && shows(b))
+        };
+        drifts.retain(|drift| !of_infra(drift));
+    }
+    site.refuse_drift(drifts)
 }

@@ -1,4 +1,4 @@
-use fabrique_core::app::{DeployedImage, DeployedInfra, Hold, OverlaySource};
+use fabrique_core::app::{DeployedImage, DeployedInfra, Hold, InfraFrom, OverlaySource};
 use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, ImageRepository, RepoName, Revision};
 use proptest::prelude::*;
 
@@ -373,6 +373,26 @@ fn an_overlay_and_the_bindings_for_it_may_change_together() {
         text(&after, "apps/citation/prod/new.yaml"),
         format!("image: {{ digest: {} }}\n", image('a').digest)
     );
+}
+
+#[test]
+fn a_pinned_revision_is_moved_by_writing_it_into_the_composition() {
+    let mut app = app();
+    app.environments[0].infra = InfraFrom::Pinned(infra('b').overlay);
+    let file = "apps/citation/prod/composition.yaml";
+    let pinned = with(
+        &running(),
+        file,
+        &text(&running(), file).replace(revision('b').as_str(), revision('d').as_str()),
+    );
+    assert!(matches!(observe(&pinned, &app)[0].bindings, Bindings::Drift(_)));
+    let plan = |tree: &Tree| advance_infra(tree, &app, &name("prod"), &overlay(), &infra('d'), NOW);
+    let after = applied(&pinned, plan(&pinned));
+    assert_eq!(observe(&after, &app)[0].bindings, Bindings::Agree);
+    assert_eq!(plan(&after), Ok(None));
+    let patch = "apps/citation/prod/patch.yaml";
+    let tampered = with(&pinned, patch, &PATCH.replace("__CITATION_IMAGE__", "other"));
+    assert!(matches!(plan(&tampered), Err(Refusal::Drift { drifts, .. }) if drifts.len() == 1));
 }
 
 #[test]
