@@ -1,0 +1,210 @@
+//! How a [`View`] is gathered from the truth: the contract between the decision and whoever feeds it.
+
+use fabrique_core::decision::{Decision, decide};
+use fabrique_core::id::{BuildKey, Channel};
+use fabrique_core::memory::{ChannelMemory, Committed, Memory};
+use fabrique_core::relation::{Relation, Watched};
+use fabrique_core::view::{
+    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Step, TakenBack, Target, View,
+};
+
+use crate::apps::{Automatic, ChannelState, Value};
+use crate::ids::{AppsId, Rev, apps_revision, environment_name, key, number, revision};
+use crate::source::Tree;
+use crate::world::World;
+
+/// What was read for one decision: a tree of `cluster/apps` and a head of the source read after it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sight {
+    pub(crate) base: AppsId,
+    pub(crate) head: Option<Rev>,
+}
+
+impl Sight {
+    pub(crate) fn now(world: &World) -> Self {
+        Self { base: world.apps.head(), head: world.source.head() }
+    }
+}
+
+/// Decides, and checks that the same view gets the same answer.
+pub(crate) fn decide_twice(world: &mut World, view: &View) -> Decision {
+    let decision = decide(view);
+    if decide(&view.clone()) != decision {
+        world.violate("the decision is not a function of its view");
+    }
+    decision
+}
+
+pub(crate) fn view(world: &World, sight: Sight, memory: &Memory) -> View {
+    let target = match sight.head {
+        None => Target::Nothing("the branch does not exist".into()),
+        Some(head) => Target::At { revision: revision(head), key: key(&world.app, head, memory.rebuild) },
+    };
+    let environments = sight.head.map_or_else(Vec::new, |head| {
+        (0..world.setup.environments.len())
+            .map(|i| environment(world, sight, i, (head, None), memory))
+            .collect()
+    });
+    let step = |from: Rev, to: Rev| step(world, from, to, |tree| tree.watched);
+    let record = match &target {
+        Target::At { key, .. } => world.record(key),
+        Target::Nothing(_) => None,
+    };
+    View {
+        now: world.now,
+        target,
+        environments,
+        last_built: memory
+            .built
+            .as_ref()
+            .zip(sight.head)
+            .filter(|_| world.setup.environments.is_empty())
+            .map(|(built, head)| {
+                let from = number(&built.revision);
+                let same_inputs = built.key == key(&world.app, from, memory.rebuild);
+                LastBuilt { step: step(from, head), same_inputs }
+            }),
+        record,
+        running_to_target: memory
+            .running
+            .as_ref()
+            .zip(sight.head)
+            .map(|(running, head)| running_to(world, number(&running.revision), head)),
+        memory: memory.clone(),
+        policy: world.policy.clone(),
+    }
+}
+
+/// A build of a revision that left the branch could never be committed, however alike the trees are.
+fn running_to(world: &World, running: Rev, head: Rev) -> Watched {
+    match world.source.relation(running, head) {
+        Relation::Same | Relation::Ahead => world.source.watched(running, head, |tree| tree.watched),
+        Relation::Behind | Relation::Diverged | Relation::Unknown => Watched::Changed,
+    }
+}
+
+/// One environment: its image channel gathered for `candidate`, its infra channel for the head. A finished
+/// build brings the key it was built under.
+pub(crate) fn environment(
+    world: &World,
+    sight: Sight,
+    index: usize,
+    (candidate, built_under): (Rev, Option<&BuildKey>),
+    memory: &Memory,
+) -> EnvironmentView {
+    let head = sight.head.unwrap_or(candidate);
+    let state = &world.apps.at(sight.base).environments[index];
+    let setup = world.setup.environments[index];
+    let name = environment_name(index);
+    let (image, infra) = (memory.channel(&name, Channel::Image), memory.channel(&name, Channel::Infra));
+    let step_of = |channel: &ChannelState, to: Rev, part: fn(Tree) -> u32| {
+        channel.shown.as_ref().map(|shown| step(world, shown.revision, to, part))
+    };
+    EnvironmentView {
+        name,
+        trouble: (!state.agrees()).then(|| "a binding does not show what the composition says".into()),
+        image: ImageView {
+            follows_builds: setup.follows_builds,
+            hold: hold(world, &state.image),
+            step: step_of(&state.image, candidate, |tree| tree.watched),
+            digest: state.image.shown.as_ref().and_then(|shown| shown.digest.clone()),
+            same_inputs: same_inputs(world, &state.image, &image, (candidate, built_under), memory.rebuild),
+            taken_back: taken_back(world, &state.image, &image, candidate),
+        },
+        infra: InfraView {
+            follows_head: setup.follows_head,
+            hold: hold(world, &state.infra),
+            step: step_of(&state.infra, head, |tree| tree.overlay),
+            taken_back: taken_back(world, &state.infra, &infra, head),
+        },
+    }
+}
+
+fn step(world: &World, from: Rev, to: Rev, part: fn(Tree) -> u32) -> Step {
+    Step {
+        from: revision(from),
+        relation: world.source.relation(from, to),
+        watched: world.source.watched(from, to, part),
+    }
+}
+
+fn hold(world: &World, channel: &ChannelState) -> Option<HoldView> {
+    let hold = channel.hold.filter(|hold| hold.in_force(world.now))?;
+    Some(HoldView { by: "ada".into(), reason: "trying something".into(), until: hold.until })
+}
+
+fn shows(channel: &ChannelState, committed: &Committed) -> bool {
+    channel.shown.as_ref().is_some_and(|shown| {
+        shown.revision == number(&committed.revision) && shown.digest == committed.digest
+    })
+}
+
+/// Whether the deployed image was built under the present inputs. What automation did not commit has no
+/// known key, and a finished build whose own inputs are outdated has nothing to set right.
+fn same_inputs(
+    world: &World,
+    channel: &ChannelState,
+    memory: &ChannelMemory,
+    (candidate, built_under): (Rev, Option<&BuildKey>),
+    rebuild: u32,
+) -> bool {
+    let present = |rev: Rev| key(&world.app, rev, rebuild);
+    if built_under.is_some_and(|built_under| *built_under != present(candidate)) {
+        return true;
+    }
+    let committed = memory.committed.as_ref().filter(|committed| shows(channel, committed));
+    let known = committed.and_then(|committed| Some((number(&committed.revision), committed.key.as_ref()?)));
+    known.is_none_or(|(rev, deployed_under)| *deployed_under == present(rev))
+}
+
+fn taken_back(
+    world: &World,
+    channel: &ChannelState,
+    memory: &ChannelMemory,
+    candidate: Rev,
+) -> Option<TakenBack> {
+    let removed = memory.committed.as_ref().filter(|committed| !shows(channel, committed))?;
+    Some(TakenBack {
+        revision: removed.revision.clone(),
+        relation: world.source.relation(number(&removed.revision), candidate),
+    })
+}
+
+/// Brings `memory` up to what the forge knows, read at `tip`: intents end as committed or as never
+/// happened, and a newer automatic commit in the branch's history is learnt.
+pub(crate) fn read_back(world: &World, tip: AppsId, memory: &mut Memory) {
+    for index in 0..world.setup.environments.len() {
+        for channel in [Channel::Image, Channel::Infra] {
+            let known = memory.channel_mut(&environment_name(index), channel);
+            if let Some(intent) = known.intent.take() {
+                let commit = intent.commit.as_ref().map(number);
+                if commit.is_some_and(|id| world.apps.is_pushed(id)) {
+                    known.committed = Some(intent);
+                }
+            }
+            let newest = world.apps.history(tip).find_map(|id| {
+                let automatic = world.apps.at(id).automatic.as_ref()?;
+                (automatic.environment == index && automatic.channel == channel).then_some((id, automatic))
+            });
+            let Some((id, automatic)) = newest else { continue };
+            let learnt = known
+                .committed
+                .as_ref()
+                .and_then(|committed| committed.commit.as_ref())
+                .is_some_and(|commit| world.apps.contains(number(commit), id));
+            if !learnt {
+                known.committed = Some(committed(id, automatic));
+            }
+        }
+    }
+}
+
+pub(crate) fn committed(id: AppsId, automatic: &Automatic) -> Committed {
+    let Value { revision: rev, digest, .. } = &automatic.value;
+    Committed {
+        commit: Some(apps_revision(id)),
+        revision: revision(*rev),
+        digest: digest.clone(),
+        key: automatic.key.clone(),
+    }
+}

@@ -1,0 +1,261 @@
+//! Histories that are told on purpose, where random ones would seldom come by.
+
+use fabrique_core::id::{Channel, Digest};
+
+use crate::history::{Command, Op, PersonOp, apply, come_to_rest, play, sweep};
+use crate::ids::{Rev, key};
+use crate::source::Touch;
+use crate::worker::{At, Building, Ended, Job, Worker};
+use crate::world::{Delivery, EnvironmentSetup, Setup, World};
+
+fn one_environment() -> Setup {
+    let environment = EnvironmentSetup { follows_builds: true, follows_head: false };
+    Setup { environments: vec![environment], heedless: false }
+}
+
+const PUSH: Op = Op::Push(Touch::Watched, Delivery::Once);
+const WORK: Op = Op::Work { worker: 0, steps: 40 };
+const BUILT: Op = Op::BuildEnds { worker: 0, kind: None };
+
+fn deployed(world: &World) -> Option<Rev> {
+    world.apps.now()[0].image.shown.as_ref().map(|shown| shown.revision)
+}
+
+/// What the reconciler would say now.
+fn reason(world: &World) -> String {
+    let mut world = world.clone();
+    sweep(&mut world);
+    world.last_line()
+}
+
+fn told(ops: &[Op]) -> World {
+    let mut world = World::new(one_environment());
+    for op in ops {
+        apply(&mut world, *op);
+    }
+    world.verdict().unwrap();
+    world
+}
+
+#[test]
+fn a_push_is_built_and_deployed_in_one_commit() {
+    let world = told(&[PUSH, WORK, BUILT, WORK]);
+    assert_eq!(deployed(&world), Some(1));
+    assert_eq!(world.audit.automatic_commits, 1);
+}
+
+#[test]
+fn every_completion_order_of_five_builds_ends_on_the_newest() {
+    for order in permutations(5) {
+        for all_read_first in [false, true] {
+            let world = finish_in(&order, all_read_first);
+            world.verdict().unwrap();
+            assert_eq!(
+                deployed(&world),
+                Some(5),
+                "{order:?}, all read before the first push: {all_read_first}"
+            );
+        }
+    }
+}
+
+/// Five workers hold a finished build each, of five commits in a row, and write back in this order.
+fn finish_in(order: &[usize], all_read_first: bool) -> World {
+    let mut world = World::new(Setup { heedless: true, ..one_environment() });
+    for parent in 0..5 {
+        let rev = world.source.commit(vec![parent], Touch::Watched);
+        world.source.point(Some(rev));
+    }
+    world.workers = (1..=5).map(|rev| finished(&mut world, rev)).collect();
+    if all_read_first {
+        for worker in order {
+            steps_until(&mut world, *worker, |at| matches!(at, At::Push(_) | At::ReadApps));
+        }
+    }
+    for worker in order {
+        steps_until(&mut world, *worker, |at| matches!(at, At::ReadApps));
+    }
+    world
+}
+
+fn finished(world: &mut World, rev: Rev) -> Worker {
+    let build = world.next_build();
+    let digest = Digest::of(build.as_str().as_bytes());
+    world.registry.insert(digest.clone());
+    let key = key(&world.app, rev, 0);
+    let building = Building { build, key, rev, ended: Some(Ended::Built(digest.clone())) };
+    let job = Job { token: 0, noted: world.wanted, at: At::Record(digest), building: Some(building) };
+    Worker { stopped: false, job: Some(job) }
+}
+
+fn steps_until(world: &mut World, worker: usize, done: fn(&At) -> bool) {
+    for _ in 0..100 {
+        if world.workers[worker].job.as_ref().is_none_or(|job| done(&job.at)) {
+            return;
+        }
+        crate::worker::step(world, worker, false);
+    }
+    panic!("the write-back never ends");
+}
+
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![Vec::new()];
+    }
+    let shorter = permutations(n - 1);
+    shorter
+        .iter()
+        .flat_map(|order| {
+            (0..n).map(|at| {
+                let mut longer = order.clone();
+                longer.insert(at, n - 1);
+                longer
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn after_three_supersedes_in_a_row_the_build_is_finished_and_the_newest_follows() {
+    let mut world = told(&[PUSH, WORK]);
+    for _ in 0..3 {
+        apply(&mut world, PUSH);
+        apply(&mut world, WORK);
+    }
+    assert_eq!(world.memory.value.supersedes, 3);
+    let running = |world: &World| world.memory.value.running.as_ref().map(|running| running.revision.clone());
+    let fourth = running(&world);
+    apply(&mut world, PUSH);
+    apply(&mut world, WORK);
+    assert_eq!(running(&world), fourth, "the fourth build must not be superseded");
+    apply(&mut world, BUILT);
+    apply(&mut world, WORK);
+    assert_eq!(deployed(&world), Some(4));
+    assert_eq!(running(&world), Some(crate::ids::revision(5)));
+    come_to_rest(&mut world);
+    world.verdict().unwrap();
+    assert_eq!(deployed(&world), Some(5));
+}
+
+#[test]
+fn a_head_that_changes_no_watched_path_is_said_to_and_left_alone() {
+    let quiet = Op::Push(Touch::Nothing, Delivery::Lost);
+    let world = told(&[PUSH, WORK, BUILT, WORK, quiet, quiet]);
+    assert!(reason(&world).contains("is silent: no watched path changed since c00000000001"));
+}
+
+#[test]
+fn what_changes_and_changes_back_between_two_sweeps_is_not_a_difference() {
+    let back = Op::Push(Touch::Restore(1), Delivery::Lost);
+    let world = told(&[PUSH, WORK, BUILT, WORK, Op::Push(Touch::Watched, Delivery::Lost), back]);
+    assert!(reason(&world).contains("is silent: no watched path changed"));
+}
+
+#[test]
+fn a_rewound_branch_waits_until_a_newer_head() {
+    let rewound = [PUSH, WORK, BUILT, WORK, Op::Rewind(1, Delivery::Once), WORK];
+    let world = told(&rewound);
+    assert_eq!(deployed(&world), Some(1));
+    assert!(reason(&world).contains("is silent: rewound"));
+    let newer = [Op::Jump(1, Delivery::Once), WORK, PUSH, WORK, BUILT, WORK];
+    assert_eq!(deployed(&told(&[&rewound[..], &newer].concat())), Some(2));
+}
+
+#[test]
+fn a_rewound_branch_moves_on_release() {
+    let release = Op::Command(Command::Release);
+    let ops = [PUSH, WORK, BUILT, WORK, Op::Rewind(1, Delivery::Once), release, WORK, BUILT, WORK];
+    assert_eq!(deployed(&told(&ops)), Some(0));
+}
+
+#[test]
+fn after_a_force_push_the_head_wins() {
+    let force = Op::ForcePush { back: 1, touch: Touch::Watched, delivery: Delivery::Once };
+    assert_eq!(deployed(&told(&[PUSH, WORK, BUILT, WORK, force, WORK, BUILT, WORK])), Some(2));
+}
+
+#[test]
+fn a_head_that_leaves_and_comes_back_is_deployed_again_from_its_record() {
+    let force = Op::ForcePush { back: 1, touch: Touch::Watched, delivery: Delivery::Once };
+    let away = [PUSH, WORK, BUILT, WORK, force, WORK, BUILT, WORK];
+    let world = told(&[&away[..], &[Op::Jump(1, Delivery::Once), WORK]].concat());
+    assert_eq!(deployed(&world), Some(1));
+    assert_eq!(world.records.len(), 2, "the first build's record must be adopted, not built again");
+}
+
+#[test]
+fn what_a_person_removed_stays_away_until_a_newer_target() {
+    for removal in [PersonOp::Reset(1), PersonOp::RevertLast] {
+        let removed = [PUSH, WORK, BUILT, WORK, Op::Person(removal, Delivery::Once), WORK, Op::Sweep, WORK];
+        let world = told(&removed);
+        assert_eq!(deployed(&world), None);
+        assert!(reason(&world).contains("is silent: taken back"));
+        let newer = told(&[&removed[..], &[PUSH, WORK, BUILT, WORK]].concat());
+        assert_eq!(deployed(&newer), Some(2));
+    }
+}
+
+#[test]
+fn what_a_person_removed_returns_on_release_and_can_be_removed_again() {
+    let remove = Op::Person(PersonOp::Reset(1), Delivery::Once);
+    let released = [PUSH, WORK, BUILT, WORK, remove, WORK, Op::Command(Command::Release), WORK];
+    assert_eq!(deployed(&told(&released)), Some(1));
+    let world = told(&[&released[..], &[remove, WORK, Op::Sweep, WORK]].concat());
+    assert_eq!(deployed(&world), None);
+}
+
+#[test]
+fn a_commit_whose_answer_was_lost_is_read_back_and_not_made_twice() {
+    let world = told(&[PUSH, WORK, BUILT, Op::LoseAnswer, WORK, Op::Sweep, WORK]);
+    assert_eq!((deployed(&world), world.audit.automatic_commits), (Some(1), 1));
+}
+
+#[test]
+fn a_commit_that_was_removed_before_it_was_read_back_counts_as_taken_back() {
+    let mut world = told(&[PUSH, WORK, BUILT]);
+    steps_until(&mut world, 0, |at| matches!(at, At::Settle));
+    apply(&mut world, Op::Crash(0));
+    apply(&mut world, Op::Person(PersonOp::Reset(1), Delivery::Once));
+    apply(&mut world, WORK);
+    assert_eq!(deployed(&world), None);
+    assert!(reason(&world).contains("is silent: taken back"));
+    world.verdict().unwrap();
+}
+
+#[test]
+fn a_crash_before_or_after_any_effect_still_ends_with_one_commit() {
+    for crash_at in 0..40 {
+        let mut ops = vec![PUSH, Op::Work { worker: 0, steps: crash_at.min(12) }, BUILT];
+        ops.push(Op::Work { worker: 0, steps: crash_at.saturating_sub(12) });
+        ops.push(Op::Crash(0));
+        let world = play(one_environment(), &ops).unwrap();
+        let ends = (deployed(&world), world.audit.automatic_commits);
+        assert_eq!(ends, (Some(1), 1), "crash after {crash_at} steps");
+    }
+}
+
+#[test]
+fn a_held_channel_does_not_move_and_its_neighbour_does() {
+    let both = EnvironmentSetup { follows_builds: true, follows_head: true };
+    let mut world = World::new(Setup { environments: vec![both], heedless: false });
+    let hold = PersonOp::Hold { environment: 0, channel: Channel::Image, seconds: None };
+    let touch_both = Op::Push(Touch::Both, Delivery::Once);
+    let ops = [PUSH, WORK, BUILT, WORK, Op::Person(hold, Delivery::Once), touch_both, WORK];
+    for op in ops {
+        apply(&mut world, op);
+    }
+    world.verdict().unwrap();
+    let state = &world.apps.now()[0];
+    let shown = |channel: Channel| state.channel(channel).shown.as_ref().map(|shown| shown.revision);
+    assert_eq!((shown(Channel::Image), shown(Channel::Infra)), (Some(1), Some(2)));
+}
+
+#[test]
+fn a_drifted_binding_stops_its_environment_until_repair() {
+    let drift = PersonOp::Drift { environment: 0, channel: Channel::Image, to: 0, binding: true };
+    let drifted = [PUSH, WORK, BUILT, WORK, Op::Person(drift, Delivery::Once), PUSH, WORK];
+    let world = told(&drifted);
+    assert_eq!(deployed(&world), Some(1));
+    let repaired = [Op::Command(Command::Repair), WORK, BUILT, WORK];
+    assert_eq!(deployed(&told(&[&drifted[..], &repaired].concat())), Some(2));
+}

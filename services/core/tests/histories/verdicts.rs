@@ -1,0 +1,257 @@
+//! Rules that hold for every view, also for views that no history leads to.
+
+use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
+use fabrique_core::failure::{Failure, FailureKind};
+use fabrique_core::id::{Channel, Digest};
+use fabrique_core::memory::{Memory, Running};
+use fabrique_core::policy::Policy;
+use fabrique_core::relation::{Relation, Watched};
+use fabrique_core::time::Timestamp;
+use fabrique_core::verdict::{Candidate, Verdict, judge_image};
+use fabrique_core::view::{
+    EnvironmentView, HoldView, ImageView, InfraView, Recorded, Step, TakenBack, Target, View,
+};
+use proptest::option::of;
+use proptest::prelude::*;
+
+use crate::ids::{app, build_id, environment_name, key, revision};
+
+const NOW: Timestamp = Timestamp(10_000);
+const TARGET: usize = 9;
+
+fn relations() -> impl Strategy<Value = Relation> {
+    prop_oneof![
+        1 => Just(Relation::Same),
+        3 => Just(Relation::Ahead),
+        2 => Just(Relation::Behind),
+        1 => Just(Relation::Diverged),
+        1 => Just(Relation::Unknown),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    (relations(), any::<bool>()).prop_map(|(relation, changed)| Step {
+        from: revision(if relation == Relation::Same { TARGET } else { 3 }),
+        relation,
+        watched: if changed && relation != Relation::Same { Watched::Changed } else { Watched::Unchanged },
+    })
+}
+
+fn holds() -> impl Strategy<Value = Option<HoldView>> {
+    let hold = of(1..9_000_u64).prop_map(|after| HoldView {
+        by: "ada".into(),
+        reason: "trying something".into(),
+        until: after.map(|after| Timestamp(NOW.0 + after)),
+    });
+    prop_oneof![3 => Just(None), 1 => hold.prop_map(Some)]
+}
+
+fn taken_back() -> impl Strategy<Value = Option<TakenBack>> {
+    let removed = relations().prop_map(|relation| TakenBack { revision: revision(5), relation });
+    prop_oneof![2 => Just(None), 1 => removed.prop_map(Some)]
+}
+
+fn environments() -> impl Strategy<Value = EnvironmentView> {
+    let image = (prop::bool::weighted(0.8), holds(), of(steps()), any::<bool>(), taken_back()).prop_map(
+        |(follows_builds, hold, step, same_inputs, taken_back)| ImageView {
+            follows_builds,
+            hold,
+            digest: step.as_ref().map(|_| Digest::of(b"deployed")),
+            step,
+            same_inputs,
+            taken_back,
+        },
+    );
+    let infra = (prop::bool::weighted(0.8), holds(), of(steps()), taken_back()).prop_map(
+        |(follows_head, hold, step, taken_back)| InfraView { follows_head, hold, step, taken_back },
+    );
+    (image, infra, prop::bool::weighted(0.1)).prop_map(|(image, infra, trouble)| EnvironmentView {
+        name: environment_name(0),
+        trouble: trouble.then(|| "a binding was changed".into()),
+        image,
+        infra,
+    })
+}
+
+fn failures() -> impl Strategy<Value = Failure> {
+    let kind = prop_oneof![
+        Just(FailureKind::Source),
+        Just(FailureKind::Environment),
+        Just(FailureKind::Infrastructure),
+        Just(FailureKind::Cancelled),
+    ];
+    (kind, prop_oneof![Just(TARGET), Just(4)], 1..9_u32, 0..20_000_u64).prop_map(
+        |(kind, rev, attempts, not_before)| Failure {
+            key: key(&app(), rev, 0),
+            revision: revision(rev),
+            build: None,
+            kind,
+            message: "it broke".into(),
+            attempts,
+            at: Timestamp(0),
+            not_before: Timestamp(not_before),
+            dead: attempts >= 5,
+        },
+    )
+}
+
+fn memories() -> impl Strategy<Value = Memory> {
+    let running = (prop_oneof![Just(TARGET), Just(4)], any::<bool>()).prop_map(|(rev, pushed)| Running {
+        build: build_id(&app(), 1),
+        key: key(&app(), rev, 0),
+        revision: revision(rev),
+        token: 1,
+        started: Timestamp(0),
+        pushed,
+    });
+    (of(running), of(failures()), 0..5_u32, of(prop_oneof![Just(TARGET), Just(4)])).prop_map(
+        |(running, failure, supersedes, released)| Memory {
+            running,
+            failure,
+            supersedes,
+            released: released.map(revision),
+            ..Memory::default()
+        },
+    )
+}
+
+fn views() -> impl Strategy<Value = View> {
+    let target = prop::bool::weighted(0.95).prop_map(|there| {
+        if there {
+            Target::At { revision: revision(TARGET), key: key(&app(), TARGET, 0) }
+        } else {
+            Target::Nothing("no branch".into())
+        }
+    });
+    let environments = proptest::collection::vec(environments(), 0..3);
+    (target, environments, memories(), any::<bool>(), of(any::<bool>())).prop_map(
+        |(target, mut environments, memory, recorded, running_changed)| {
+            for (index, environment) in environments.iter_mut().enumerate() {
+                environment.name = environment_name(index % 2);
+            }
+            let record =
+                recorded.then(|| Recorded { digest: Digest::of(b"recorded"), build: build_id(&app(), 7) });
+            let running_to_target =
+                running_changed.map(|c| if c { Watched::Changed } else { Watched::Unchanged });
+            View {
+                now: NOW,
+                target,
+                environments,
+                last_built: None,
+                record,
+                running_to_target,
+                memory,
+                policy: Policy::default(),
+            }
+        },
+    )
+}
+
+fn advances(decision: &Decision) -> &[Advance] {
+    match &decision.action {
+        Action::Commit(advances) => advances,
+        Action::Build { .. }
+        | Action::Continue
+        | Action::Stop { .. }
+        | Action::WaitUntil(_)
+        | Action::Nothing => &[],
+    }
+}
+
+fn channel_of(advance: &Advance) -> Channel {
+    match advance {
+        Advance::Image { .. } => Channel::Image,
+        Advance::Infra { .. } => Channel::Infra,
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::config())]
+
+    #[test]
+    fn a_build_starts_only_where_it_is_wanted_and_nothing_speaks_against_it(view in views()) {
+        let decision = decide(&view);
+        let Action::Build { key: built, .. } = &decision.action else { return Ok(()) };
+        prop_assert!(view.memory.running.is_none() && view.record.is_none());
+        prop_assert_eq!(built, &key(&app(), TARGET, 0));
+        let wanted = |c: &fabrique_core::decision::ChannelVerdict| {
+            c.channel == Channel::Image && c.verdict == Verdict::Advance
+        };
+        prop_assert!(view.environments.is_empty() || decision.channels.iter().any(wanted));
+        let failure = view.memory.failure.as_ref().filter(|failure| failure.key == *built);
+        prop_assert!(failure.is_none_or(|f| f.kind.retryable() && f.not_before <= view.now));
+    }
+
+    #[test]
+    fn commits_are_what_the_verdicts_say_and_never_empty(view in views()) {
+        let decision = decide(&view);
+        if let Action::Commit(advances) = &decision.action {
+            prop_assert!(!advances.is_empty());
+            prop_assert!(view.memory.running.is_none());
+        }
+        let mut advancing = decision.channels.iter().filter(|c| c.verdict == Verdict::Advance);
+        for advance in advances(&decision) {
+            let channel = channel_of(advance);
+            prop_assert!(advancing.any(|c| c.channel == channel));
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_in_the_future(view in views()) {
+        if let Action::WaitUntil(until) = decide(&view).action {
+            prop_assert!(until > view.now);
+        }
+    }
+
+    #[test]
+    fn past_the_point_of_no_return_nothing_stops_a_build(mut view in views()) {
+        let Some(running) = view.memory.running.as_mut() else { return Ok(()) };
+        running.pushed = true;
+        let ends_it = matches!(decide(&view).action, Action::Stop { .. } | Action::Build { .. });
+        prop_assert!(!ends_it);
+    }
+
+    #[test]
+    fn a_build_is_superseded_at_most_as_often_in_a_row_as_the_policy_says(view in views()) {
+        if matches!(decide(&view).reason, Reason::Superseded { .. }) {
+            prop_assert!(view.memory.supersedes < view.policy.max_supersedes);
+        }
+    }
+
+    #[test]
+    fn a_persons_word_stands(environment in environments(), released in any::<bool>()) {
+        let verdict = judge_image(&environment, Candidate::Target, released);
+        let moves = verdict == Verdict::Advance;
+        let image = &environment.image;
+        prop_assert!(!(moves && (image.hold.is_some() || environment.trouble.is_some())));
+        prop_assert!(!(moves && !image.follows_builds));
+        let behind = image.step.as_ref().is_some_and(|step| step.relation == Relation::Behind);
+        prop_assert!(!(moves && behind && !released));
+        let elsewhere = image.step.as_ref().is_none_or(|step| step.relation != Relation::Same);
+        let up_to_removed = image
+            .taken_back
+            .as_ref()
+            .is_some_and(|removed| matches!(removed.relation, Relation::Same | Relation::Behind));
+        prop_assert!(!(moves && up_to_removed && elsewhere && !released));
+    }
+
+    #[test]
+    fn the_guard_is_never_weaker_than_the_decision(environment in environments(), released in any::<bool>()) {
+        let target = judge_image(&environment, Candidate::Target, released);
+        let deployed_to_target = environment.image.step.as_ref().map(|step| step.relation);
+        let at_head = Candidate::Build { target: Relation::Same, deployed_to_target };
+        let guard = judge_image(&environment, at_head, released);
+        prop_assert!(guard != Verdict::Advance || target == Verdict::Advance);
+    }
+
+    #[test]
+    fn a_build_that_left_the_branch_is_never_committed(
+        environment in environments(),
+        released in any::<bool>(),
+        deployed_to_target in of(relations()),
+        left in prop_oneof![Just(Relation::Behind), Just(Relation::Diverged), Just(Relation::Unknown)],
+    ) {
+        let candidate = Candidate::Build { target: left, deployed_to_target };
+        prop_assert_ne!(judge_image(&environment, candidate, released), Verdict::Advance);
+    }
+}
