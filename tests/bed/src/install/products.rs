@@ -114,8 +114,8 @@ impl Product {
     pub(crate) fn estimate(self) -> &'static str {
         match self {
             Self::Nats | Self::GiteaData | Self::Busybox => "some seconds",
-            Self::Registry | Self::Rootlesskit | Self::NatsCli => "under a minute on two cores",
-            Self::Buildkit => "about 2 minutes on two cores",
+            Self::Rootlesskit | Self::NatsCli => "about a minute on two cores",
+            Self::Registry | Self::Buildkit => "about 2 minutes on two cores",
             Self::Gitea => "about 4 minutes on two cores",
         }
     }
