@@ -1,0 +1,191 @@
+//! Whether an app needs a wake: pure.
+
+use fabrique_core::decision::{Action, Decision};
+use fabrique_core::id::Channel;
+use fabrique_core::memory::Memory;
+use fabrique_core::time::Timestamp;
+use fabrique_core::work::{Desk, Due};
+
+use crate::leases::Holder;
+
+/// One app as a sweep finds it.
+pub(crate) struct Standing<'a> {
+    pub(crate) desk: &'a Desk,
+    pub(crate) holder: Holder,
+    pub(crate) memory: &'a Memory,
+    pub(crate) decision: &'a Decision,
+    pub(crate) now: Timestamp,
+}
+
+impl Standing<'_> {
+    /// Why the app is to be woken; nothing when it needs nothing, or when its turn comes anyway.
+    pub(crate) fn wake(&self) -> Option<String> {
+        match self.holder {
+            Holder::Silent(still) => {
+                let holder = self.desk.record.holder.as_deref().unwrap_or("its worker");
+                Some(format!("{holder} holds it and has not moved for {} s", still.as_secs()))
+            }
+            // A worker reads the head once and then waits for wakes: it learns of a newer one from here.
+            Holder::Working => self.difference(),
+            Holder::Nobody if self.desk.due(self.now) == Due::Now => None,
+            Holder::Nobody => self.difference().or_else(|| self.leftover()),
+        }
+    }
+
+    fn difference(&self) -> Option<String> {
+        match &self.decision.action {
+            Action::Build { .. } | Action::Commit(_) | Action::Stop { .. } => {
+                Some(self.decision.reason.to_string())
+            }
+            Action::Continue | Action::WaitUntil(_) | Action::Nothing => None,
+        }
+    }
+
+    /// What nobody is working on although it was begun.
+    fn leftover(&self) -> Option<String> {
+        if let Some(running) = &self.memory.running {
+            return Some(format!("the build {} has no worker", running.build));
+        }
+        if matches!(self.desk.due(self.now), Due::At(_)) {
+            return None;
+        }
+        let intents = self.memory.environments.iter().find_map(|(environment, memory)| {
+            let channel = [Channel::Image, Channel::Infra]
+                .into_iter()
+                .find(|channel| memory.channel(*channel).intent.is_some())?;
+            Some(format!("nobody read back whether the {channel} of {environment} was committed"))
+        });
+        intents.or_else(|| {
+            let pending = self.memory.pending_status.as_ref()?;
+            Some(format!("the commit status of {} is still pending", pending.short()))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fabrique_core::decision::Reason;
+    use fabrique_core::id::{AppName, BuildId, BuildKey, EnvironmentName, Revision};
+    use fabrique_core::memory::{Committed, Running};
+    use fabrique_core::verdict::Verdict;
+    use fabrique_core::work::{Generation, Waiting, WorkRecord};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000);
+
+    fn revision(digit: &str) -> Revision {
+        Revision::parse(&digit.repeat(40)).unwrap()
+    }
+
+    fn desk(wanted: u64, done: u64) -> Desk {
+        Desk {
+            app: AppName::parse("citation").unwrap(),
+            wanted: Generation(wanted),
+            record: WorkRecord { done: Generation(done), ..WorkRecord::default() },
+            revision: 1,
+            lease_expired: false,
+        }
+    }
+
+    fn waiting(mut desk: Desk) -> Desk {
+        desk.record.waiting = Some(Waiting { at: desk.wanted, until: Timestamp(9_000) });
+        desk
+    }
+
+    fn settled(action: Action) -> Decision {
+        Decision { action, reason: Reason::Settled(Verdict::UpToDate), channels: vec![] }
+    }
+
+    fn build() -> Decision {
+        let key = BuildKey::parse(&"ab".repeat(32)).unwrap();
+        let action = Action::Build { revision: revision("1"), key, no_cache: false };
+        Decision { action, reason: Reason::NotBuilt(revision("1")), channels: vec![] }
+    }
+
+    fn half_built() -> Memory {
+        let running = Running {
+            build: BuildId::parse("citation-01k4z3v5w6x7y8z9a0b1c2d3e4").unwrap(),
+            key: BuildKey::parse(&"ab".repeat(32)).unwrap(),
+            revision: revision("1"),
+            token: 3,
+            started: Timestamp(0),
+            pushed: false,
+        };
+        Memory { running: Some(running), ..Memory::default() }
+    }
+
+    fn wake(desk: &Desk, holder: Holder, memory: &Memory, decision: &Decision) -> Option<String> {
+        Standing { desk, holder, memory, decision, now: NOW }.wake()
+    }
+
+    #[test]
+    fn a_difference_wakes_with_the_reason_of_the_decision() {
+        let woken = wake(&desk(3, 3), Holder::Nobody, &Memory::default(), &build());
+        assert_eq!(woken.as_deref(), Some("111111111111 is not built yet"));
+    }
+
+    #[test]
+    fn an_app_that_is_due_already_is_not_woken_again() {
+        assert_eq!(wake(&desk(4, 3), Holder::Nobody, &half_built(), &build()), None);
+    }
+
+    #[test]
+    fn a_wait_for_something_else_does_not_hide_a_difference() {
+        assert!(wake(&waiting(desk(4, 3)), Holder::Nobody, &Memory::default(), &build()).is_some());
+    }
+
+    #[test]
+    fn a_wait_that_the_decision_confirms_is_left_alone() {
+        let mut memory = Memory { pending_status: Some(revision("1")), ..Memory::default() };
+        memory.failure = None;
+        let decision = settled(Action::WaitUntil(Timestamp(9_000)));
+        assert_eq!(wake(&waiting(desk(4, 3)), Holder::Nobody, &memory, &decision), None);
+    }
+
+    #[test]
+    fn a_working_holder_is_told_of_a_newer_target_and_otherwise_left_alone() {
+        let running = settled(Action::Continue);
+        assert_eq!(wake(&desk(4, 3), Holder::Working, &half_built(), &running), None);
+        let stop = settled(Action::Stop { superseded_by: Some(revision("2")) });
+        assert!(wake(&desk(4, 3), Holder::Working, &half_built(), &stop).is_some());
+    }
+
+    #[test]
+    fn a_silent_holder_is_reported_by_name() {
+        let mut desk = desk(3, 3);
+        desk.record = desk.record.claimed_by("worker-1");
+        let silent = Holder::Silent(Duration::from_secs(61));
+        let woken = wake(&desk, silent, &Memory::default(), &settled(Action::Nothing));
+        assert_eq!(woken.as_deref(), Some("worker-1 holds it and has not moved for 61 s"));
+    }
+
+    #[test]
+    fn a_build_without_a_worker_is_woken_for() {
+        let woken = wake(&desk(3, 3), Holder::Nobody, &half_built(), &settled(Action::Continue));
+        assert_eq!(woken.as_deref(), Some("the build citation-01k4z3v5w6x7y8z9a0b1c2d3e4 has no worker"));
+    }
+
+    #[test]
+    fn an_intent_and_a_pending_status_are_woken_for() {
+        let decision = settled(Action::Nothing);
+        let mut memory = Memory { pending_status: Some(revision("1")), ..Memory::default() };
+        let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
+        assert_eq!(woken.as_deref(), Some("the commit status of 111111111111 is still pending"));
+
+        let prod = EnvironmentName::parse("prod").unwrap();
+        memory.channel_mut(&prod, Channel::Infra).intent =
+            Some(Committed { commit: None, revision: revision("1"), digest: None, key: None });
+        let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
+        assert_eq!(woken.as_deref(), Some("nobody read back whether the infra of prod was committed"));
+    }
+
+    #[test]
+    fn an_app_with_nothing_to_do_is_left_alone() {
+        let decision = settled(Action::Nothing);
+        assert_eq!(wake(&desk(3, 3), Holder::Nobody, &Memory::default(), &decision), None);
+        assert_eq!(wake(&desk(0, 0), Holder::Nobody, &Memory::default(), &decision), None);
+    }
+}

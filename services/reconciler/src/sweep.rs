@@ -1,0 +1,326 @@
+//! One look at every app.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fabrique_core::app::App;
+use fabrique_core::decision::decide;
+use fabrique_core::id::{AppName, Digest};
+use fabrique_core::memory::Memory;
+use fabrique_core::time::Timestamp;
+use fabrique_core::work::Desk;
+use fabrique_observer::{Apps, AppsReader, Observer};
+use fabrique_ports::bus::{Event, EventBody, WakeCause};
+use fabrique_ports::{PortError, PortResult};
+use futures::{StreamExt as _, stream};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::ambient::Ambient;
+use crate::config::{Config, Ports};
+use crate::images;
+use crate::judge::Standing;
+use crate::leases::{Holder, Leases};
+
+/// Failures that are told one by one; of the others only the number is.
+const TOLD: usize = 5;
+
+/// How much a sweep looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Heads against what is deployed, and what was left unfinished.
+    Heads,
+    /// That, and whether the registry still has the images and their tags.
+    Images,
+}
+
+/// What a sweep found and did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Default)]
+pub struct Sweep {
+    /// How many apps are registered and were looked at.
+    pub looked: usize,
+    /// Those that were woken.
+    pub woken: Vec<Woken>,
+    /// What a person should look at.
+    pub findings: Vec<Finding>,
+    /// Tags that were set again.
+    pub restored: Vec<Restored>,
+    /// Apps that could not be looked at.
+    pub failed: Vec<Failed>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A woken app.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Woken {
+    /// Which.
+    pub app: AppName,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something a person should look at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The app, where it is about one.
+    pub app: Option<AppName>,
+    /// What is wrong, with its place where it is in a file.
+    pub what: String,
+    /// What to do next.
+    pub remedy: String,
+}
+
+/// A tag that keeps an image from garbage collection and is there again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// The app.
+    pub app: AppName,
+    /// The tag.
+    pub tag: String,
+    /// What it points to.
+    pub digest: Digest,
+}
+
+/// An app that could not be looked at; the next sweep tries again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// Which.
+    pub app: AppName,
+    /// Why.
+    pub error: String,
+}
+
+/// Compares every app with what is deployed, and wakes those that differ.
+pub struct Reconciler {
+    config: Config,
+    ports: Ports,
+    observer: Observer,
+    apps: Arc<AppsReader>,
+    ambient: Arc<dyn Ambient>,
+    leases: Mutex<Leases>,
+}
+
+/// What is read once for all apps of a sweep.
+struct Round {
+    depth: Depth,
+    apps: Arc<Apps>,
+    desks: BTreeMap<AppName, (Desk, Holder)>,
+    memories: BTreeMap<AppName, Memory>,
+}
+
+/// What one app added.
+#[derive(Default)]
+struct Look {
+    woken: Option<Woken>,
+    findings: Vec<Finding>,
+    restored: Vec<Restored>,
+}
+
+impl Reconciler {
+    /// A reconciler that looks through `observer` and acts through `ports`.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        ports: Ports,
+        observer: Observer,
+        apps: Arc<AppsReader>,
+        ambient: Arc<dyn Ambient>,
+    ) -> Self {
+        Self { config, ports, observer, apps, ambient, leases: Mutex::default() }
+    }
+
+    /// Looks at every registered app once.
+    ///
+    /// A holder counts as silent only when an earlier sweep of this reconciler saw the same record, so a
+    /// single sweep finds none; workers do that by themselves.
+    ///
+    /// # Errors
+    /// When `cluster/apps` or the bus cannot be read: then nothing can be said about any app. What goes
+    /// wrong with single apps is in [`Sweep::failed`].
+    pub async fn sweep(&self, depth: Depth) -> PortResult<Sweep> {
+        let started = Instant::now();
+        let round = self.read(depth).await?;
+        let round = &round;
+        let registrations = &round.apps.registrations;
+        let mut sweep = Sweep { looked: registrations.apps.len(), ..Sweep::default() };
+        sweep.findings.extend(registrations.findings.iter().map(|finding| Finding {
+            app: None,
+            what: format!("{}:{}:{}: {}", finding.file, finding.line, finding.column, finding.what),
+            remedy: finding.remedy.clone(),
+        }));
+        // Owned names: a closure over borrowed apps could not be sent to another thread.
+        let mut looks = stream::iter(registrations.apps.keys().cloned())
+            .map(|name| self.look_at(name, round))
+            .buffer_unordered(self.config.concurrency.get());
+        while let Some((name, look)) = looks.next().await {
+            match look {
+                Ok(look) => {
+                    sweep.woken.extend(look.woken);
+                    sweep.findings.extend(look.findings);
+                    sweep.restored.extend(look.restored);
+                }
+                Err(error) => sweep.failed.push(Failed { app: name, error: error.to_string() }),
+            }
+        }
+        drop(looks);
+        sweep.woken.sort_by(|a, b| a.app.cmp(&b.app));
+        sweep.failed.sort_by(|a, b| a.app.cmp(&b.app));
+        sweep.took = started.elapsed();
+        measure(&sweep);
+        Ok(sweep)
+    }
+
+    /// Sweeps now and then every `interval`, give or take a tenth, until `stop`.
+    pub async fn run_every(&self, interval: Duration, stop: CancellationToken) {
+        let mut number = 0_u32;
+        while !stop.is_cancelled() {
+            let depth = match number % self.config.images_every {
+                0 => Depth::Images,
+                _ => Depth::Heads,
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                swept = self.sweep(depth) => tell(&swept),
+            }
+            number = number.wrapping_add(1);
+            let pause = interval.mul_f64(0.9 + 0.2 * self.ambient.jitter().clamp(0.0, 1.0));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn read(&self, depth: Depth) -> PortResult<Round> {
+        let (apps, desks, memories) =
+            tokio::try_join!(self.apps.read(), self.ports.board.desks(), self.ports.memories.memories())?;
+        let now = Instant::now();
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = desks.iter().filter(|(_, _, record, _)| record.holder.is_some());
+        leases.note(held.map(|(app, _, _, revision)| (app, *revision)), now);
+        let desks = desks.into_iter().map(|(app, wanted, record, revision)| {
+            let holder = leases.holder(&app, self.config.lease, now);
+            let lease_expired = matches!(holder, Holder::Silent(_));
+            (app.clone(), (Desk { app, wanted, record, revision, lease_expired }, holder))
+        });
+        Ok(Round { depth, apps, desks: desks.collect(), memories: memories.into_iter().collect() })
+    }
+
+    async fn look_at(&self, name: AppName, round: &Round) -> (AppName, PortResult<Look>) {
+        let look = match round.apps.registrations.apps.get(&name) {
+            Some(app) => self.look(app, round).await,
+            None => Ok(Look::default()),
+        };
+        (name, look)
+    }
+
+    async fn look(&self, app: &App, round: &Round) -> PortResult<Look> {
+        let (nobody, nothing) = (unseen(&app.name), Memory::default());
+        let (desk, holder) = round.desks.get(&app.name).unwrap_or(&nobody);
+        let memory = round.memories.get(&app.name).unwrap_or(&nothing);
+        let now = self.ambient.now();
+        let view = self.observer.observe(app, &round.apps, memory, now).await?;
+        let decision = decide(&view);
+        let mut look = Look::default();
+        let standing = Standing { desk, holder: *holder, memory, decision: &decision, now };
+        if let Some(reason) = standing.wake() {
+            self.wake(&app.name, &reason, now).await?;
+            look.woken = Some(Woken { app: app.name.clone(), reason });
+        }
+        if round.depth == Depth::Images {
+            self.look_after_images(app, round, memory, &mut look).await?;
+        }
+        Ok(look)
+    }
+
+    async fn wake(&self, app: &AppName, reason: &str, now: Timestamp) -> PortResult<()> {
+        let cause = WakeCause { kind: "sweep".to_owned(), detail: reason.to_owned(), trace: None, at: now };
+        self.ports.wakes.wake(app, &cause).await?;
+        tracing::info!(%app, reason, "woken");
+        Ok(())
+    }
+
+    async fn look_after_images(
+        &self,
+        app: &App,
+        round: &Round,
+        memory: &Memory,
+        look: &mut Look,
+    ) -> PortResult<()> {
+        let (records, registry) = (self.ports.records.as_ref(), self.ports.registry.as_ref());
+        for finding in images::look_after(app, &round.apps, memory, records, registry).await? {
+            match finding {
+                images::Finding::Restored { tag, digest } => {
+                    tracing::info!(app = %app.name, tag, %digest, "a missing tag is there again");
+                    look.restored.push(Restored { app: app.name.clone(), tag, digest });
+                }
+                images::Finding::Lost { image } => {
+                    let finding = lost(&app.name, &image);
+                    self.warn(&app.name, &finding).await;
+                    look.findings.push(finding);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn warn(&self, app: &AppName, finding: &Finding) {
+        let message = format!("{}; {}", finding.what, finding.remedy);
+        let body = EventBody::Warning { app: Some(app.clone()), message };
+        let event = Event { id: self.ambient.ulid(), at: self.ambient.now(), trace: None, body };
+        if let Err(error) = self.ports.events.publish(&event).await {
+            tracing::warn!(%app, %error, what = finding.what, "a warning was not published");
+        }
+    }
+}
+
+fn unseen(app: &AppName) -> (Desk, Holder) {
+    let desk = Desk {
+        app: app.clone(),
+        wanted: fabrique_core::work::Generation::default(),
+        record: fabrique_core::work::WorkRecord::default(),
+        revision: 0,
+        lease_expired: false,
+    };
+    (desk, Holder::Nobody)
+}
+
+fn lost(app: &AppName, image: &images::Image) -> Finding {
+    let environments: Vec<&str> = image.shown_in.iter().map(|name| name.as_str()).collect();
+    Finding {
+        app: Some(app.clone()),
+        what: format!(
+            "the registry lost {}, which {} of {app} shows",
+            image.repository.at(&image.digest),
+            environments.join(", ")
+        ),
+        remedy: format!("restore the registry, or `fabrique rebuild {app}` to deploy a new image"),
+    }
+}
+
+fn measure(sweep: &Sweep) {
+    metrics::histogram!("fabrique_sweep_seconds").record(sweep.took.as_secs_f64());
+    metrics::counter!("fabrique_sweep_apps_woken_total").increment(sweep.woken.len() as u64);
+    metrics::counter!("fabrique_sweep_apps_failed_total").increment(sweep.failed.len() as u64);
+}
+
+fn tell(swept: &Result<Sweep, PortError>) {
+    let sweep = match swept {
+        Ok(sweep) => sweep,
+        Err(error) => {
+            tracing::warn!(%error, "the sweep was not possible; the next one tries again");
+            return;
+        }
+    };
+    let millis = u64::try_from(sweep.took.as_millis()).unwrap_or(u64::MAX);
+    let (looked, woken, failed) = (sweep.looked, sweep.woken.len(), sweep.failed.len());
+    tracing::info!(looked, woken, failed, took_ms = millis, "swept");
+    for Failed { app, error } in sweep.failed.iter().take(TOLD) {
+        tracing::warn!(%app, error, "the app could not be looked at");
+    }
+    for finding in &sweep.findings {
+        tracing::warn!(what = finding.what, remedy = finding.remedy, "found by the sweep");
+    }
+}
