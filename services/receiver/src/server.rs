@@ -1,0 +1,225 @@
+//! Connections: accepted within bounds, served, and let go in an orderly way.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use fabrique_ports::bus::{Event, Events, Wakes};
+use fabrique_ports::delivery::DeliveryReader;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::ambient::Ambient;
+use crate::config::{ConfigError, ReceiverConfig};
+use crate::intake::Intake;
+use crate::journal::{self, Journal};
+use crate::measure;
+use crate::reload::Reloads;
+use crate::routes::{self, Health};
+use crate::subscriptions::Subscriptions;
+
+/// The head of a request and what hyper reads ahead, per connection.
+const CONNECTION_BUFFER: usize = 64 << 10;
+/// The pause after a failed accept: out of file descriptors, mostly.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the receiver is wired to.
+pub struct Dependencies {
+    /// Verifies and reads deliveries.
+    pub reader: Arc<dyn DeliveryReader>,
+    /// Where wakes go.
+    pub wakes: Arc<dyn Wakes>,
+    /// Where events go.
+    pub events: Arc<dyn Events>,
+    /// Who follows what.
+    pub subscriptions: Arc<dyn Subscriptions>,
+    /// Clock and randomness.
+    pub ambient: Arc<dyn Ambient>,
+    /// Whether the bus is connected at this moment, for `/readyz`.
+    pub connected: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Renders the metrics as Prometheus text, for `/metrics`.
+    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+/// How a shutdown went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Every delivery at work was answered and every event published.
+    Completely,
+    /// The time for it ran out.
+    Partly,
+}
+
+/// The receiver, ready to serve.
+pub struct Receiver {
+    intake: Arc<Intake>,
+    health: Arc<Health>,
+    events: Arc<dyn Events>,
+    queue: mpsc::Receiver<Event>,
+}
+
+impl Receiver {
+    /// Wires a receiver. Nothing runs yet.
+    ///
+    /// # Errors
+    /// When the configuration cannot keep the receiver's promise.
+    pub fn new(config: ReceiverConfig, deps: Dependencies) -> Result<Self, ConfigError> {
+        config.check()?;
+        let (journal, queue) = Journal::new(config.event_queue);
+        let reloads = Reloads::new(deps.subscriptions, config.reload_spacing, config.reload_timeout);
+        let intake = Intake {
+            reader: deps.reader,
+            wakes: deps.wakes,
+            reloads: Arc::new(reloads),
+            journal,
+            ambient: deps.ambient,
+            places: Arc::new(Semaphore::new(config.max_in_flight)),
+            memory: Arc::new(Semaphore::new(config.max_buffered)),
+            at_work: TaskTracker::new(),
+            config,
+        };
+        let health =
+            Health { connected: deps.connected, metrics: deps.metrics, draining: AtomicBool::new(false) };
+        Ok(Self { intake: Arc::new(intake), health: Arc::new(health), events: deps.events, queue })
+    }
+
+    /// The routes alone, for a server that is already there. Its connections, the first reading of the
+    /// registrations and the publishing of events are then the caller's: [`serve`](Self::serve) does it all.
+    pub fn router(&self) -> Router {
+        routes::router(&self.intake, &self.health)
+    }
+
+    /// Serves until `shutdown`, then stops accepting, lets deliveries at work finish, publishes what events
+    /// are left, and returns. Whatever takes longer than `drain_timeout` is cut.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Drained {
+        let router = self.router();
+        let Self { intake, health, events, queue } = self;
+        let closing = CancellationToken::new();
+        let publishing = tokio::spawn(journal::publish(queue, events, closing.clone()));
+        let loading = tokio::spawn(load(Arc::clone(&intake.reloads), shutdown.clone()));
+        let connections = TaskTracker::new();
+
+        accept(listener, &router, &intake.config, &connections, &shutdown).await;
+
+        health.draining.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + intake.config.drain_timeout;
+        loading.abort();
+        connections.close();
+        intake.at_work.close();
+        let quiet = async {
+            connections.wait().await;
+            intake.at_work.wait().await;
+        };
+        let answered = tokio::time::timeout_at(deadline, quiet).await.is_ok();
+        closing.cancel();
+        let aborter = publishing.abort_handle();
+        let published = tokio::time::timeout_at(deadline, publishing).await.is_ok();
+        aborter.abort();
+        if answered && published { Drained::Completely } else { Drained::Partly }
+    }
+}
+
+/// Accepts connections until `shutdown`. At the most of them it waits for one to end before it accepts the
+/// next, which then waits in the kernel's backlog.
+async fn accept(
+    listener: TcpListener,
+    router: &Router,
+    config: &ReceiverConfig,
+    connections: &TaskTracker,
+    shutdown: &CancellationToken,
+) {
+    let places = Arc::new(Semaphore::new(config.max_connections));
+    let next = async || {
+        let place = Arc::clone(&places).acquire_owned().await;
+        (listener.accept().await, place)
+    };
+    loop {
+        let (accepted, place) = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            next = next() => next,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let limits = Limits::of(config);
+                let (router, shutdown) = (router.clone(), shutdown.clone());
+                connections.spawn(async move {
+                    let _counted = measure::Counted::connection();
+                    connection(stream, router, limits, shutdown).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// The bounds of one connection.
+#[derive(Clone, Copy)]
+struct Limits {
+    header: Duration,
+    age: Duration,
+    drain: Duration,
+}
+
+impl Limits {
+    fn of(config: &ReceiverConfig) -> Self {
+        Self { header: config.header_timeout, age: config.connection_age, drain: config.drain_timeout }
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, limits: Limits, shutdown: CancellationToken) {
+    // Answers are one small write each; nothing is gained by waiting for more.
+    let _ = stream.set_nodelay(true);
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header)
+        .max_buf_size(CONNECTION_BUFFER)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut served = pin!(served);
+    let ended = tokio::select! {
+        ended = served.as_mut() => ended,
+        () = until_leaving(limits.age, &shutdown) => {
+            served.as_mut().graceful_shutdown();
+            timeout(limits.drain, served.as_mut()).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+async fn until_leaving(age: Duration, shutdown: &CancellationToken) {
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = sleep(age) => {}
+    }
+}
+
+/// Reads the registrations for the first time, for as long as it takes.
+async fn load(reloads: Arc<Reloads>, shutdown: CancellationToken) {
+    let mut delays = ExponentialBuilder::default()
+        .with_jitter()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(10))
+        .without_max_times()
+        .build();
+    while !reloads.subscriptions().loaded() && !shutdown.is_cancelled() {
+        let patience = Instant::now() + reloads.patience();
+        if reloads.fresh(patience).await.is_err() {
+            sleep(delays.next().unwrap_or(Duration::from_secs(10))).await;
+        }
+    }
+}
