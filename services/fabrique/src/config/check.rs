@@ -1,0 +1,123 @@
+//! What types cannot check: keys that belong together, addresses, bounds.
+
+use std::fmt;
+use std::time::Duration;
+
+use fabrique_core::id::{BranchName, RepoName};
+use serde::Serialize;
+use url::Url;
+
+use super::sections::Config;
+
+/// One thing that is wrong with the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Problem {
+    /// The key.
+    pub(crate) key: String,
+    /// What is wrong.
+    pub(crate) what: String,
+    /// What to do.
+    pub(crate) remedy: String,
+}
+
+impl Problem {
+    pub(crate) fn new(key: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { key: key.into(), what: what.into(), remedy: remedy.into() }
+    }
+
+    pub(super) fn of_figment(error: &figment::Error) -> Self {
+        let key = if error.path.is_empty() { "configuration".to_owned() } else { error.path.join(".") };
+        let place = error.metadata.as_ref().and_then(|m| m.source.as_ref()).map(|s| format!(" in {s}"));
+        let what = format!("{}{}", error.kind, place.unwrap_or_default());
+        Self::new(key, what, "correct the key; `fabrique validate` checks the whole configuration")
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.key, self.what, self.remedy)
+    }
+}
+
+/// Everything that is wrong with a configuration whose types are right.
+pub(super) fn check(config: &Config) -> Vec<Problem> {
+    let mut problems = Problems::default();
+    check_peers(config, &mut problems);
+    check_receiver(config, &mut problems);
+    check_work(config, &mut problems);
+    problems.0
+}
+
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn need(&mut self, ok: bool, key: &str, what: &str, remedy: &str) {
+        if !ok {
+            self.0.push(Problem::new(key, what, remedy));
+        }
+    }
+}
+
+fn check_peers(config: &Config, problems: &mut Problems) {
+    let gitea = &config.gitea;
+    let root = "set it to Gitea's root, like http://gitea:3000/";
+    problems.need(is_http(&gitea.url), "gitea.url", "not an http(s) URL without credentials", root);
+    let repo = RepoName::parse(&gitea.apps_repo).is_ok();
+    problems.need(repo, "gitea.apps_repo", "not organisation/name", "write cluster/apps");
+    let branch = BranchName::parse(&gitea.apps_branch).is_ok();
+    problems.need(branch, "gitea.apps_branch", "not a branch name", "write main");
+    let nats = &config.nats;
+    let example = "list at least one, like nats://nats:4222";
+    problems.need(!nats.servers.is_empty(), "nats.servers", "no server", example);
+    let bare = nats.servers.iter().all(|server| !server.contains('@'));
+    problems.need(bare, "nats.servers", "an address carries credentials", "put them in nats.users.<role>");
+    let replicas = (1..=5).contains(&nats.replicas);
+    problems.need(replicas, "nats.replicas", "not between 1 and 5", "use 3 on a cluster, 1 elsewhere");
+    let somewhere = !config.registry.allowed.is_empty();
+    problems.need(
+        somewhere,
+        "registry.allowed",
+        "no registry",
+        "list where images may be pushed, like registry:80",
+    );
+    problems.need(
+        config.state.dir.is_absolute(),
+        "state.dir",
+        "not an absolute path",
+        "write /var/lib/fabrique",
+    );
+}
+
+fn check_receiver(config: &Config, problems: &mut Problems) {
+    let receiver = &config.receiver;
+    let url = receiver.public_url.as_deref().is_none_or(is_http);
+    let remedy = "write the receiver's webhook address as Gitea reaches it";
+    problems.need(url, "receiver.public_url", "not an http(s) URL", remedy);
+    if let Err(error) = receiver.limits.check() {
+        let key = format!("receiver.limits.{}", error.key);
+        problems.need(false, &key, &error.problem, "leave it out for the default");
+    }
+}
+
+fn check_work(config: &Config, problems: &mut Problems) {
+    let worker = &config.worker;
+    let lease = worker.lease >= Duration::from_millis(300);
+    problems.need(lease, "worker.lease", "shorter than 300 ms", "30s is a good value");
+    problems.need(worker.looks > 0, "worker.looks", "zero", "8 is a good value");
+    problems.need(worker.max_attempts > 0, "worker.max_attempts", "zero", "5 is a good value");
+    for (index, daemon) in config.buildkit.daemons.iter().enumerate() {
+        let key = |field: &str| format!("buildkit.daemons.{index}.{field}");
+        let address = daemon.address.starts_with("tcp://") || daemon.address.starts_with("unix:///");
+        problems.need(address, &key("address"), "neither tcp:// nor unix:///", "write tcp://host:1234");
+        let slots = (1..=64).contains(&daemon.slots);
+        problems.need(slots, &key("slots"), "not between 1 and 64", "1 keeps builds apart");
+        problems.need(!daemon.name.is_empty(), &key("name"), "empty", "give each daemon a name");
+    }
+}
+
+fn is_http(text: &str) -> bool {
+    Url::parse(text).is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none()
+    })
+}

@@ -1,0 +1,184 @@
+//! The services: one function per role, and all of them in one process.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use fabrique_bus::Bus;
+use fabrique_gitea::Deliveries;
+use fabrique_ports::builder::Builder;
+use fabrique_ports::bus::BusSetup;
+use fabrique_receiver::{Dependencies, Drained, Receiver};
+use fabrique_worker::{Ports, Worker, WorkerConfig};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::ambient::System;
+use crate::config::Role;
+use crate::metrics::Metrics;
+use crate::subscriptions::RegisteredApps;
+use crate::wiring::Adapters;
+
+/// Receives webhooks until `stop`.
+pub(crate) async fn receiver(
+    adapters: &Adapters,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let section = &adapters.config.receiver;
+    let secrets = [section.secret.get(), section.next_secret.get()].into_iter().flatten().collect();
+    let reader = Deliveries::new(secrets).context("receiver.secret")?;
+    // A receiver answers 503 while the bus is away instead of not being there.
+    let bus = Bus::connect_in_background(adapters.bus_config(Role::Receiver)?).await?;
+    let subscriptions = RegisteredApps::new(
+        Arc::clone(&adapters.apps),
+        adapters.apps_repo.clone(),
+        adapters.apps_branch.clone(),
+    );
+    let connection = bus.clone();
+    let receiver = Receiver::new(
+        section.limits.clone(),
+        Dependencies {
+            reader: Arc::new(reader),
+            wakes: Arc::new(bus.clone()),
+            events: Arc::new(bus.clone()),
+            subscriptions: Arc::new(subscriptions),
+            ambient: Arc::new(System),
+            connected: Box::new(move || connection.is_connected()),
+            metrics: Box::new(move || metrics.render()),
+        },
+    )?;
+    let listener = listen("receiver.listen", &section.listen).await?;
+    if receiver.serve(listener, stop).await == Drained::Partly {
+        tracing::warn!("some deliveries or events were cut off by the shutdown");
+    }
+    bus.close().await;
+    Ok(())
+}
+
+/// Works until `stop`.
+pub(crate) async fn worker(
+    adapters: &Adapters,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let bus = checked_bus(adapters, Role::Worker).await?;
+    let ports = ports(adapters, &bus)?;
+    if let Some(address) = &adapters.config.worker.listen {
+        let listener = listen("worker.listen", address).await?;
+        let connection = bus.clone();
+        tokio::spawn(crate::health::serve(
+            listener,
+            metrics,
+            move || connection.is_connected(),
+            stop.clone(),
+        ));
+    }
+    let observer = adapters.observer(Arc::new(bus.clone()));
+    let config = worker_config(adapters);
+    tracing::info!(worker = config.name, slots = ports.placement.capacity(), "working");
+    Worker::new(config, ports, observer, Arc::clone(&adapters.apps), Arc::new(System)).run(stop).await;
+    bus.close().await;
+    Ok(())
+}
+
+/// Sweeps every `every` until `stop`.
+pub(crate) async fn reconciler(
+    adapters: &Adapters,
+    every: Option<Duration>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let bus = checked_bus(adapters, Role::Reconciler).await?;
+    let reconciler = crate::wiring::reconciler(adapters, &bus);
+    reconciler.run_every(every.unwrap_or(adapters.config.reconciler.every), stop).await;
+    bus.close().await;
+    Ok(())
+}
+
+/// Every role, each with its own user on the bus. When one fails to start, all stop.
+pub(crate) async fn all(
+    adapters: &Adapters,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let stopping = stop.clone().drop_guard();
+    let result = tokio::try_join!(
+        receiver(adapters, metrics.clone(), stop.clone()),
+        worker(adapters, metrics, stop.clone()),
+        reconciler(adapters, None, stop),
+    );
+    drop(stopping);
+    result.map(drop)
+}
+
+/// Connects, makes what is missing where the configuration may, and reports what differs.
+pub(crate) async fn checked_bus(adapters: &Adapters, role: Role) -> anyhow::Result<Bus> {
+    let bus = adapters.bus(role).await?;
+    let findings = if adapters.has_user(Role::Admin) {
+        let admin = adapters.bus(Role::Admin).await?;
+        let findings = admin.ensure().await?;
+        admin.close().await;
+        findings
+    } else {
+        bus.inspect().await?
+    };
+    let mut fatal = Vec::new();
+    for finding in findings {
+        if finding.fatal {
+            fatal.push(format!("{} ({})", finding.what, finding.remedy));
+        } else {
+            tracing::warn!(remedy = finding.remedy, "{}", finding.what);
+        }
+    }
+    anyhow::ensure!(fatal.is_empty(), "the bus is not ready: {}", fatal.join("; "));
+    Ok(bus)
+}
+
+fn ports(adapters: &Adapters, bus: &Bus) -> anyhow::Result<Ports> {
+    let builder: Arc<dyn Builder> = Arc::new(adapters.builder()?);
+    let bus = Arc::new(bus.clone());
+    Ok(Ports {
+        forge: Arc::new(adapters.gitea.clone()),
+        source: Arc::clone(&adapters.source) as _,
+        deployments: Arc::clone(&adapters.deployments) as _,
+        registry: Arc::clone(&adapters.registry) as _,
+        placement: crate::wiring::placement(adapters, Arc::clone(&builder))?,
+        builder,
+        board: Arc::clone(&bus) as _,
+        wakes: Arc::clone(&bus) as _,
+        memories: Arc::clone(&bus) as _,
+        records: Arc::clone(&bus) as _,
+        history: Arc::clone(&bus) as _,
+        logs: Arc::clone(&bus) as _,
+        events: Arc::clone(&bus) as _,
+        commands: bus as _,
+    })
+}
+
+fn worker_config(adapters: &Adapters) -> WorkerConfig {
+    let section = &adapters.config.worker;
+    let name = section.name.clone().unwrap_or_else(|| {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}-{}-{}", host.trim(), std::process::id(), crate::ambient::ulid())
+    });
+    WorkerConfig {
+        lease: section.lease,
+        looks: section.looks,
+        patience: section.patience,
+        backoff_base: section.backoff_base,
+        backoff_max: section.backoff_max,
+        grace: section.grace,
+        link: section.status_link.clone(),
+        ..WorkerConfig::named(name, adapters.apps_repo.clone())
+    }
+}
+
+async fn listen(key: &str, address: &str) -> anyhow::Result<TcpListener> {
+    let parsed: SocketAddr =
+        address.parse().with_context(|| format!("{key}: {address:?} is not an address like 0.0.0.0:8080"))?;
+    let listener = TcpListener::bind(parsed).await;
+    let listener = listener.with_context(|| format!("{key}: cannot listen on {address}; is it in use?"))?;
+    tracing::info!(%address, "listening");
+    Ok(listener)
+}

@@ -1,0 +1,17 @@
+//! Logs: to standard error, as lines for people or as JSON.
+
+use anyhow::Context;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Global, LogFormat};
+
+/// Starts logging. Once per process.
+pub(crate) fn start(global: &Global) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&global.log).with_context(|| format!("--log {:?}", global.log))?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match global.log_format {
+        LogFormat::Text => subscriber.with_target(false).init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
