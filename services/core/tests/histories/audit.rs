@@ -164,9 +164,11 @@ fn broken_by(
     check(!again || released || back_at_base, "3: a second automatic commit of one build");
     let agree = commit.environments[environment].agrees() && before.environments[environment].agrees();
     check(agree, "4: bindings and composition disagree, or a person's binding was overwritten");
+    let filled = before.environments[environment].image.shown.is_some();
+    check(channel == Channel::Image || filled, "4: an overlay is copied without an image to fill in");
     let hold = before.environments[environment].channel(channel).hold;
     check(!hold.is_some_and(|hold| hold.in_force(world.now)), "5: a held channel moves");
-    // What the forge lost cannot be told from something older: see `restored_forge` in the scenarios.
+    // What the forge lost cannot be told from something older: see the ignored test in the scenarios.
     let returns = world.audit.removed[environment][slot(channel)]
         .as_ref()
         .is_some_and(|removed| is_up_to(world, rev, removed.revision) && !source.is_gone(removed.revision));
@@ -259,8 +261,8 @@ fn differs(world: &World, base: AppsId, environment: usize, channel: Channel, he
 /// Judges the world at rest: sentence 1 with its exceptions, each of which must be the stated reason.
 pub(crate) fn at_rest(world: &mut World, view: &View, decision: &Decision) {
     let memory = &world.memory.value;
-    if memory.running.is_some() {
-        world.violate("a build is remembered as running although nobody works");
+    if memory.running.as_ref().is_some_and(|running| running.token == world.work.value.token) {
+        world.violate("a worker released the app and left its build behind");
         return;
     }
     let Some(head) = world.source.head() else { return };

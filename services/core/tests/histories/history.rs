@@ -5,6 +5,7 @@ use std::time::Duration;
 use fabrique_core::decision::Action;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{Channel, Digest};
+use fabrique_core::memory::Memory;
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Due;
 use proptest::prelude::*;
@@ -309,6 +310,7 @@ pub(crate) fn sweep(world: &mut World) -> Action {
     let sight = Sight::now(world);
     let mut memory = world.memory.value.clone();
     gather::read_back(world, sight.base, &mut memory);
+    drop_dead_build(world, &mut memory);
     let view = gather::view(world, sight, &memory);
     let decision = gather::decide_twice(world, &view);
     let wakes = acts(&decision.action);
@@ -318,6 +320,15 @@ pub(crate) fn sweep(world: &mut World) -> Action {
     let said = if wakes { "wakes" } else { "is silent" };
     world.log(format!("the reconciler {said}: {}", decision.reason));
     decision.action
+}
+
+/// A build whose lease is not the one that lives has no worker: it must not count as under way.
+fn drop_dead_build(world: &World, memory: &mut Memory) {
+    let work = &world.work.value;
+    let lives = |token: u64| work.holder.is_some() && work.token == token;
+    if memory.running.as_ref().is_some_and(|running| !lives(running.token)) {
+        memory.running = None;
+    }
 }
 
 fn acts(action: &Action) -> bool {
@@ -376,7 +387,8 @@ fn work_until_idle(world: &mut World) -> bool {
 
 fn judge_at_rest(world: &mut World) {
     let sight = Sight::now(world);
-    let memory = world.memory.value.clone();
+    let mut memory = world.memory.value.clone();
+    drop_dead_build(world, &mut memory);
     let view = gather::view(world, sight, &memory);
     let decision = gather::decide_twice(world, &view);
     audit::at_rest(world, &view, &decision);

@@ -28,12 +28,19 @@ fn reason(world: &World) -> String {
     world.last_line()
 }
 
+/// Panics with the history when an invariant was broken.
+fn holds(world: &World) {
+    if let Err(report) = world.verdict() {
+        panic!("{report}");
+    }
+}
+
 fn told(ops: &[Op]) -> World {
     let mut world = World::new(one_environment());
     for op in ops {
         apply(&mut world, *op);
     }
-    world.verdict().unwrap();
+    holds(&world);
     world
 }
 
@@ -49,7 +56,7 @@ fn every_completion_order_of_five_builds_ends_on_the_newest() {
     for order in permutations(5) {
         for all_read_first in [false, true] {
             let world = finish_in(&order, all_read_first);
-            world.verdict().unwrap();
+            holds(&world);
             assert_eq!(
                 deployed(&world),
                 Some(5),
@@ -133,7 +140,7 @@ fn after_three_supersedes_in_a_row_the_build_is_finished_and_the_newest_follows(
     assert_eq!(deployed(&world), Some(4));
     assert_eq!(running(&world), Some(crate::ids::revision(5)));
     come_to_rest(&mut world);
-    world.verdict().unwrap();
+    holds(&world);
     assert_eq!(deployed(&world), Some(5));
 }
 
@@ -205,6 +212,14 @@ fn what_a_person_removed_returns_on_release_and_can_be_removed_again() {
 }
 
 #[test]
+#[ignore = "open: a removed revision that the forge lost does not stop its ancestors"]
+fn what_a_person_removed_stays_away_although_the_restored_forge_lost_it() {
+    let removed = [PUSH, PUSH, PUSH, WORK, BUILT, WORK, Op::Person(PersonOp::Reset(1), Delivery::Once), WORK];
+    let restored = [Op::Rewind(1, Delivery::Once), Op::Collect, WORK, BUILT, WORK];
+    assert_eq!(deployed(&told(&[&removed[..], &restored].concat())), None);
+}
+
+#[test]
 fn a_commit_whose_answer_was_lost_is_read_back_and_not_made_twice() {
     let world = told(&[PUSH, WORK, BUILT, Op::LoseAnswer, WORK, Op::Sweep, WORK]);
     assert_eq!((deployed(&world), world.audit.automatic_commits), (Some(1), 1));
@@ -219,7 +234,7 @@ fn a_commit_that_was_removed_before_it_was_read_back_counts_as_taken_back() {
     apply(&mut world, WORK);
     assert_eq!(deployed(&world), None);
     assert!(reason(&world).contains("is silent: taken back"));
-    world.verdict().unwrap();
+    holds(&world);
 }
 
 #[test]
@@ -228,7 +243,7 @@ fn a_crash_before_or_after_any_effect_still_ends_with_one_commit() {
         let mut ops = vec![PUSH, Op::Work { worker: 0, steps: crash_at.min(12) }, BUILT];
         ops.push(Op::Work { worker: 0, steps: crash_at.saturating_sub(12) });
         ops.push(Op::Crash(0));
-        let world = play(one_environment(), &ops).unwrap();
+        let world = play(one_environment(), &ops).unwrap_or_else(|report| panic!("{report}"));
         let ends = (deployed(&world), world.audit.automatic_commits);
         assert_eq!(ends, (Some(1), 1), "crash after {crash_at} steps");
     }
@@ -244,7 +259,7 @@ fn a_held_channel_does_not_move_and_its_neighbour_does() {
     for op in ops {
         apply(&mut world, op);
     }
-    world.verdict().unwrap();
+    holds(&world);
     let state = &world.apps.now()[0];
     let shown = |channel: Channel| state.channel(channel).shown.as_ref().map(|shown| shown.revision);
     assert_eq!((shown(Channel::Image), shown(Channel::Infra)), (Some(1), Some(2)));
@@ -258,4 +273,64 @@ fn a_drifted_binding_stops_its_environment_until_repair() {
     assert_eq!(deployed(&world), Some(1));
     let repaired = [Op::Command(Command::Repair), WORK, BUILT, WORK];
     assert_eq!(deployed(&told(&[&drifted[..], &repaired].concat())), Some(2));
+}
+
+#[test]
+fn a_rebuild_replaces_the_image_of_the_same_revision_once() {
+    let rebuild = Op::Command(Command::Rebuild);
+    let world = told(&[PUSH, WORK, BUILT, WORK, rebuild, WORK, BUILT, WORK, Op::Sweep, WORK]);
+    assert_eq!((deployed(&world), world.audit.automatic_commits), (Some(1), 2));
+    let committed = world.memory.value.channel(&crate::ids::environment_name(0), Channel::Image).committed;
+    assert_eq!(committed.and_then(|committed| committed.key), Some(key(&world.app, 1, 1)));
+}
+
+#[test]
+fn a_push_that_changes_no_watched_path_does_not_stop_a_build() {
+    let quiet = Op::Push(Touch::Nothing, Delivery::Once);
+    let world = told(&[PUSH, WORK, quiet, WORK]);
+    let running = world.memory.value.running.as_ref().map(|running| running.revision.clone());
+    assert_eq!(running, Some(crate::ids::revision(1)));
+}
+
+#[test]
+fn a_hold_stops_the_build_that_nothing_else_needs() {
+    let hold = PersonOp::Hold { environment: 0, channel: Channel::Image, seconds: None };
+    let world = told(&[PUSH, WORK, Op::Person(hold, Delivery::Once), WORK]);
+    assert_eq!(world.memory.value.running, None);
+    assert!(reason(&world).contains("is silent: held by ada"));
+}
+
+#[test]
+fn a_hold_with_an_end_lets_the_newest_target_through_afterwards() {
+    let hold = PersonOp::Hold { environment: 0, channel: Channel::Image, seconds: Some(60) };
+    let world = play(one_environment(), &[Op::Person(hold, Delivery::Once), PUSH, WORK]);
+    let world = world.unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!(deployed(&world), Some(1));
+}
+
+#[test]
+fn a_source_that_cannot_be_built_waits_for_a_newer_one() {
+    let broken = Op::Push(Touch::Broken, Delivery::Once);
+    let failed = [broken, WORK, BUILT, WORK];
+    assert!(reason(&told(&failed)).contains("is silent: failed by its source"));
+    assert_eq!(deployed(&told(&[&failed[..], &[PUSH, WORK, BUILT, WORK]].concat())), Some(2));
+}
+
+#[test]
+fn a_cancelled_build_stays_cancelled_until_retry() {
+    let cancelled = [PUSH, WORK, Op::Command(Command::Cancel), WORK];
+    assert!(reason(&told(&cancelled)).contains("is silent: cancelled by ada"));
+    let retried = [Op::Command(Command::Retry), WORK, BUILT, WORK];
+    assert_eq!(deployed(&told(&[&cancelled[..], &retried].concat())), Some(1));
+}
+
+#[test]
+fn a_digest_that_the_registry_lost_before_its_commit_is_built_again() {
+    let mut world = told(&[PUSH, WORK, BUILT]);
+    steps_until(&mut world, 0, |at| matches!(at, At::GuardApps));
+    for op in [Op::LoseDigest(0), WORK, BUILT, WORK] {
+        apply(&mut world, op);
+    }
+    holds(&world);
+    assert_eq!((deployed(&world), world.audit.automatic_commits), (Some(1), 1));
 }

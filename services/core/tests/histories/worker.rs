@@ -131,7 +131,7 @@ impl Step<'_> {
                 self.job.at = At::Decide(Sight { base, head: self.world.source.head() });
             }
             At::Decide(sight) => return self.decide(sight),
-            At::Start { rev, key, seen } => self.start(rev, key, seen),
+            At::Start { rev, key, seen } => return self.start(rev, key, seen),
             At::Build => return self.watch(),
             At::Stop { superseded, seen } => self.stop(superseded, seen),
             At::Fail(kind) => return self.fail(kind),
@@ -143,7 +143,7 @@ impl Step<'_> {
             }
             At::Guard(sight) => self.guard(sight),
             At::Intend(draft) => return self.intend(draft),
-            At::Push(draft) => self.push(draft),
+            At::Push(draft) => self.push(&draft),
             At::Settle => self.settle(),
             At::EndBuild => self.end_build(),
             At::Release(wait) => {
@@ -220,10 +220,13 @@ impl Step<'_> {
         true
     }
 
-    fn start(&mut self, rev: Rev, key: BuildKey, seen: u64) {
+    fn start(&mut self, rev: Rev, key: BuildKey, seen: u64) -> bool {
+        if self.gives_up() {
+            return false;
+        }
         if self.world.memory.version != seen {
             self.job.at = At::ReadApps;
-            return;
+            return true;
         }
         let build = self.world.next_build();
         let running = Running {
@@ -239,6 +242,7 @@ impl Step<'_> {
         self.world.memory.update(|memory| memory.running = Some(running));
         self.job.building = Some(Building { build, key, rev, ended: None });
         self.job.at = At::Build;
+        true
     }
 
     /// Waits for the build's end and for newer wakes.
@@ -399,7 +403,7 @@ impl Step<'_> {
         true
     }
 
-    fn push(&mut self, draft: Draft) {
+    fn push(&mut self, draft: &Draft) {
         let tip = draft.commits.last().copied().unwrap_or(draft.sight.base);
         let again = if self.job.building.is_some() { At::GuardApps } else { At::ReadApps };
         if !self.world.apps.push(draft.sight.base, tip) {
@@ -408,7 +412,7 @@ impl Step<'_> {
             return;
         }
         for id in &draft.commits {
-            crate::audit::committed(self.world, *id, &draft);
+            crate::audit::committed(self.world, *id, draft);
         }
         if std::mem::take(&mut self.world.lose_answer) {
             self.log("does not hear how its push ended");
