@@ -196,6 +196,7 @@ impl Output {
         match answer(&self.stderr) {
             Answer::Unreachable => GitError::Unreachable(said),
             Answer::Refused => GitError::Refused(said),
+            Answer::DiskFull => GitError::DiskFull { command: self.command.clone() },
             Answer::Other => GitError::Failed { command: self.command.clone(), said },
         }
     }
@@ -208,6 +209,8 @@ pub(crate) enum Answer {
     Unreachable,
     /// 401, 403, 404, 410 or 423.
     Refused,
+    /// Not the forge: there was no room for what it sent.
+    DiskFull,
     /// Something else.
     Other,
 }
@@ -233,7 +236,9 @@ pub(crate) fn answer(stderr: &str) -> Answer {
     let fatal = |line: &&str| line.starts_with("fatal: ") || line.starts_with("error: ");
     let lines: Vec<&str> = stderr.lines().filter(fatal).collect();
     let says = |words: &[&str]| lines.iter().any(|line| words.iter().any(|word| line.contains(word)));
-    if says(&UNREACHABLE) {
+    if says(&["No space left on device"]) {
+        Answer::DiskFull
+    } else if says(&UNREACHABLE) {
         Answer::Unreachable
     } else if says(&REFUSED) {
         Answer::Refused
@@ -288,6 +293,7 @@ mod tests {
                 Answer::Unreachable,
             ),
             ("error: object file objects/ab/cd is empty\nfatal: loose object is corrupt", Answer::Other),
+            ("fatal: write error: No space left on device\nfatal: early EOF", Answer::DiskFull),
             ("remote: fatal: not found", Answer::Other),
         ] {
             assert_eq!(answer(stderr), expected, "{stderr}");

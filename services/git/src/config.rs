@@ -158,7 +158,7 @@ impl Default for Timeouts {
     }
 }
 
-/// How much is read. What is more is an error, or "cannot tell" where the port has that answer.
+/// How much is read and kept. To read more is an error, or "cannot tell" where the port has that answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Paths in one difference.
@@ -171,6 +171,10 @@ pub struct Limits {
     pub snapshot_files: usize,
     /// Bytes in a snapshot of `cluster/apps`.
     pub snapshot_bytes: u64,
+    /// Packs of a clone beyond which it is tidied up.
+    pub packs: usize,
+    /// Loose objects of a clone beyond which it is tidied up.
+    pub loose_objects: usize,
 }
 
 impl Default for Limits {
@@ -181,6 +185,8 @@ impl Default for Limits {
             directory_bytes: 16 << 20,
             snapshot_files: 50_000,
             snapshot_bytes: 128 << 20,
+            packs: 40,
+            loose_objects: 6_000,
         }
     }
 }

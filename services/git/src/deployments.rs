@@ -58,7 +58,7 @@ impl GitDeployments {
         let directory = config.state_dir.join("deployments").join(format!("{name}.git"));
         let refspec = format!("+{reference}:{reference}");
         let git = Git::new(&config);
-        let mirror = Mirror::new(git, apps.repo.clone(), remote, refspec, directory, config.timeouts);
+        let mirror = Mirror::new(git, apps.repo.clone(), remote, refspec, directory, &config);
         Ok(Self { config, mirror: Arc::new(mirror), newest: Mutex::new(None), imports: AtomicU64::new(0) })
     }
 
@@ -128,9 +128,12 @@ impl GitDeployments {
         if entries.len() > files || size > bytes { Err(too_big()) } else { Ok(entries) }
     }
 
-    /// The files of `base` that commits could meet.
+    /// The files of `base` that commits could meet; `base` is in the clone afterwards.
     async fn known(&self, base: &Revision) -> Result<Known, GitError> {
-        if let Some(cached) = self.newest().filter(|cached| cached.snapshot.commit == *base) {
+        let cached = self.newest().filter(|cached| cached.snapshot.commit == *base);
+        if let Some(cached) = cached
+            && self.mirror.exists()
+        {
             let files = cached.snapshot.files.iter();
             return Ok(files.map(|(path, file)| (path.clone(), file.kind)).collect());
         }
@@ -151,9 +154,6 @@ impl GitDeployments {
             return Err(GitError::Commit(format!("{path:?} is outside what fabrique reads")));
         }
         let known = self.known(base).await?;
-        if !self.mirror.provide(&[base]).await? {
-            return Err(self.no_revision(base));
-        }
         let number = self.imports.fetch_add(1, Ordering::Relaxed);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let import = Import {

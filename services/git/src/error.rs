@@ -60,6 +60,12 @@ pub enum GitError {
         /// Its bound.
         limit: u64,
     },
+    /// The disk below the state directory is full.
+    #[error("no space is left for git {command}")]
+    DiskFull {
+        /// The subcommand.
+        command: String,
+    },
     /// The forge is not reachable, or answers with a server error.
     #[error("the forge does not answer: {0}")]
     Unreachable(String),
@@ -128,6 +134,7 @@ impl GitError {
             | GitError::State { .. }
             | GitError::Locked { .. }
             | GitError::TimedOut { .. }
+            | GitError::DiskFull { .. }
             | GitError::Unreachable(_) => Fault::Transient,
             GitError::Refused(_) | GitError::NoBranch { .. } | GitError::Config { .. } => Fault::Denied,
             GitError::TooMuchOutput { .. }
@@ -144,7 +151,9 @@ impl GitError {
         match self {
             GitError::Refused(_) => Some("check that the repository is there and what its token may do"),
             GitError::NoBranch { .. } => Some("push the branch, or name another one in the configuration"),
-            GitError::State { .. } => Some("check the state directory's rights and free space"),
+            GitError::State { .. } | GitError::DiskFull { .. } => {
+                Some("check the state directory's rights and free space")
+            }
             GitError::TooBig { .. } => Some("read a smaller directory, or raise the limit"),
             GitError::HostilePath(_) => Some("rename the file"),
             GitError::Config { .. }

@@ -43,7 +43,7 @@ impl GitHistory {
             let directory = self.config.state_dir.join("sources").join(format!("{name}.git"));
             let refspec = "+refs/heads/*:refs/heads/*".to_owned();
             let git = self.git.clone();
-            Arc::new(Mirror::new(git, repo.clone(), remote, refspec, directory, self.config.timeouts))
+            Arc::new(Mirror::new(git, repo.clone(), remote, refspec, directory, &self.config))
         });
         Arc::clone(mirror)
     }

@@ -1,5 +1,6 @@
 //! One bare clone of one repository: made on demand, brought up to date, thrown away when it is damaged.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,17 +12,13 @@ use fabrique_core::relation::Relation;
 use tokio::sync::Mutex;
 
 use crate::command::{Call, Git, Output};
-use crate::config::Timeouts;
+use crate::config::{GitConfig, Limits, Timeouts};
 use crate::error::GitError;
 use crate::lock::{Lock, Mode};
 use crate::remote::Remote;
 
 /// A clone that is damaged again so soon is not damaged: something else is wrong.
 const BETWEEN_HEALINGS: Duration = Duration::from_secs(60);
-/// Packs beyond which a clone is tidied up.
-const MANY_PACKS: usize = 40;
-/// Loose objects in one of the 256 folders beyond which a clone is tidied up.
-const MANY_LOOSE: usize = 24;
 /// How long a commit that no branch holds any more is kept: after a force push it is still deployed.
 const KEEP_LOST: &str = "--prune=30.days.ago";
 
@@ -43,6 +40,7 @@ pub(crate) struct Mirror {
     refspec: String,
     directory: PathBuf,
     timeouts: Timeouts,
+    limits: Limits,
     /// Tickets of callers that want a fetch, in order of arrival.
     tickets: AtomicU64,
     /// The newest ticket that a finished fetch has served.
@@ -59,7 +57,7 @@ impl Mirror {
         remote: Remote,
         refspec: String,
         directory: PathBuf,
-        timeouts: Timeouts,
+        config: &GitConfig,
     ) -> Self {
         Self {
             git,
@@ -67,7 +65,8 @@ impl Mirror {
             remote,
             refspec,
             directory,
-            timeouts,
+            timeouts: config.timeouts,
+            limits: config.limits,
             tickets: AtomicU64::new(0),
             served: Mutex::new(0),
             healed: StdMutex::new(None),
@@ -207,12 +206,17 @@ impl Mirror {
             return Ok(true);
         }
         self.fetch().await?;
-        for revision in self.absent(revisions).await? {
+        let absent = self.absent(revisions).await?;
+        if absent.is_empty() {
+            return Ok(true);
+        }
+        for revision in absent {
             if !self.fetch_one(&revision).await? {
                 return Ok(false);
             }
         }
-        Ok(true)
+        // What was fetched by id need not be a commit.
+        Ok(self.absent(revisions).await?.is_empty())
     }
 
     /// Those that are no commits in the clone.
@@ -261,7 +265,8 @@ impl Mirror {
         }
     }
 
-    fn exists(&self) -> bool {
+    /// Whether there is a clone, damaged or not.
+    pub(crate) fn exists(&self) -> bool {
         self.directory.join("HEAD").exists()
     }
 
@@ -323,10 +328,7 @@ impl Mirror {
 
     /// Repacks the clone in the background when it has become untidy.
     pub(crate) fn tidy(self: &Arc<Self>) {
-        let objects = self.directory.join("objects");
-        let count = |folder: &str| fs::read_dir(objects.join(folder)).map_or(0, Iterator::count);
-        // Each pack has two files or three. One folder of loose objects stands for all.
-        if count("pack") < 2 * MANY_PACKS && count("17") < MANY_LOOSE {
+        if self.packs() <= self.limits.packs && self.loose() <= self.limits.loose_objects {
             return;
         }
         if self.tidying.swap(true, Ordering::SeqCst) {
@@ -341,12 +343,28 @@ impl Mirror {
         });
     }
 
+    fn packs(&self) -> usize {
+        let is_pack = |name: &OsStr| Path::new(name).extension().is_some_and(|kind| kind == "pack");
+        names(&self.directory.join("objects/pack")).iter().filter(|name| is_pack(name)).count()
+    }
+
+    /// About how many loose objects there are: one of their 256 folders stands for all, as in git itself.
+    fn loose(&self) -> usize {
+        names(&self.directory.join("objects/17")).len() * 256
+    }
+
     async fn repack(&self) -> Result<(), GitError> {
         // Shared: git's own readers and writers live with a repack.
         let _shared = self.shared().await?;
-        let call = self.call(&["gc", "--quiet", "--cruft", KEEP_LOST, "--no-detach"]);
+        let call = self.call(&["gc", "--quiet", "--cruft", KEEP_LOST]);
         call.timeout(self.timeouts.tidy).output().await.map(drop)
     }
+}
+
+fn names(directory: &Path) -> Vec<OsString> {
+    fs::read_dir(directory)
+        .map(|entries| entries.flatten().map(|entry| entry.file_name()).collect())
+        .unwrap_or_default()
 }
 
 fn remove(directory: &Path) -> Result<(), GitError> {

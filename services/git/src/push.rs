@@ -74,7 +74,7 @@ fn without_line(output: &Output) -> Result<PushOutcome, GitError> {
     match answer(&output.stderr) {
         Answer::Refused => Ok(PushOutcome::Refused(said)),
         Answer::Unreachable if asked_only => Err(GitError::Unreachable(said)),
-        Answer::Unreachable | Answer::Other => Ok(PushOutcome::Unknown(said)),
+        Answer::Unreachable | Answer::DiskFull | Answer::Other => Ok(PushOutcome::Unknown(said)),
     }
 }
 

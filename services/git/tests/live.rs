@@ -1,0 +1,12 @@
+//! The adapter against real git: local repositories for what needs no forge, and the bed's Gitea for the rest.
+
+#[path = "live/forge.rs"]
+mod forge;
+#[path = "live/local.rs"]
+mod local;
+#[path = "live/support.rs"]
+mod support;
+#[path = "live/trouble.rs"]
+mod trouble;
+#[path = "live/writers.rs"]
+mod writers;
