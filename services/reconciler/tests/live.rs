@@ -28,6 +28,7 @@ use fabrique_ports::source::{ChangedPaths, SourceFile, SourceHistory};
 use fabrique_reconciler::{Ambient, Config, Depth, Ports, Reconciler, Sweep};
 use fabrique_registry::{Access, OciRegistry, RegistryConfig};
 use futures::StreamExt;
+use tokio_util::sync::CancellationToken;
 
 /// Counts the calls that may reach the forge, and passes them on.
 struct Counted<T> {
@@ -196,7 +197,7 @@ impl Cluster {
 }
 
 async fn bus(bed: &Bed, role: &str) -> Bus {
-    let config = BusConfig::new([format!("nats://{}", bed.nats().address())])
+    let config = BusConfig::new([bed.nats().address()])
         .as_user(bed.nats().user(role), bed.nats().password(role).into());
     Bus::connect(config).await.unwrap()
 }
@@ -268,23 +269,31 @@ async fn with_every_webhook_lost_one_sweep_wakes_all_and_the_next_finds_nothing_
     let (sweep, calls) = cluster.sweep(Depth::Heads).await;
     assert_eq!(woken(&sweep), ["a"]);
     assert!(calls <= 6, "{calls} requests for three apps");
+
+    let (stop, reconciler) = (CancellationToken::new(), cluster.reconciler);
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move { reconciler.run_every(Duration::from_secs(3600), stop).await }
+    });
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(10), running).await.unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn an_app_that_cannot_be_looked_at_stops_no_other() {
     let cluster = Cluster::start().await;
-    cluster.register("a", "a").await;
-    let repo = cluster.register("b", "b").await;
-    // Deployed at a revision that only its own repository could relate, which is gone.
-    let digest = Digest::of(b"an image");
-    cluster.deploy("b", "b", &"1".repeat(40), &digest).await;
-    cluster.apps.write("apps/c/app.yaml", "nonsense: true\n").await.unwrap();
+    cluster.register("new", "new").await;
+    let repo = cluster.register("deployed", "deployed").await;
+    cluster.deploy("deployed", "deployed", &repo.head().await.unwrap(), &Digest::of(b"an image")).await;
+    cluster.apps.write("apps/wrong/app.yaml", "nonsense: true\n").await.unwrap();
     cluster.publish().await;
-    drop(repo);
-    let (sweep, _) = cluster.sweep(Depth::Heads).await;
+    cluster.bed.registry().peer().stop().await.unwrap();
+
+    let (sweep, _) = cluster.sweep(Depth::Images).await;
     assert_eq!(sweep.looked, 2);
-    assert_eq!(sweep.woken.iter().map(|w| w.app.as_str()).collect::<Vec<_>>(), ["a"]);
-    assert!(sweep.findings.iter().any(|f| f.what.starts_with("apps/c/app.yaml:")), "{sweep:?}");
+    assert_eq!(sweep.woken.iter().map(|w| w.app.as_str()).collect::<Vec<_>>(), ["new"]);
+    assert_eq!(sweep.failed.iter().map(|f| f.app.as_str()).collect::<Vec<_>>(), ["deployed"]);
+    assert!(sweep.findings.iter().any(|f| f.what.starts_with("apps/wrong/app.yaml:")), "{sweep:?}");
 }
 
 #[tokio::test]
@@ -343,17 +352,4 @@ async fn remember_build(cluster: &Cluster, revision: &str, digest: &Digest) -> S
     let swap = cluster.admin.swap_memory(&name("kept"), &memory, 0).await.unwrap();
     assert!(matches!(swap, Swap::Done(_)));
     inputs.key().keep_tag()
-}
-
-#[tokio::test]
-async fn the_periodic_sweep_can_be_spawned_and_stops_when_told() {
-    let cluster = Cluster::start().await;
-    let stop = tokio_util::sync::CancellationToken::new();
-    let running = {
-        let stop = stop.clone();
-        let reconciler = cluster.reconciler;
-        tokio::spawn(async move { reconciler.run_every(Duration::from_secs(3600), stop).await })
-    };
-    stop.cancel();
-    tokio::time::timeout(Duration::from_secs(10), running).await.unwrap().unwrap();
 }
