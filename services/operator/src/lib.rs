@@ -1,1 +1,45 @@
-//! fabrique-operator
+//! Use cases for people: what the command line offers, without a command line.
+//!
+//! Every use case is a method or a function that returns plain data, serialisable for programs; the binary
+//! renders it as a table or as JSON and ends with an [`Exit`]. What fabrique would do and why is asked of
+//! the same [`Observer`](fabrique_observer::Observer) and the same decision that workers follow, so an
+//! answer here is never a second opinion.
+//!
+//! | use case | where |
+//! | --- | --- |
+//! | `status`, `why` | [`Operator::status`], [`Operator::why`] |
+//! | `builds`, `logs`, `tail` | [`Operator::builds`], [`Operator::logs`], [`Operator::tail`] |
+//! | `retry`, `rebuild`, `cancel`, `release`, `repair` | [`Operator::command`] |
+//! | `dlq` | [`Operator::dead_letters`]; replaying one is `retry` |
+//! | `hooks ensure` | [`hooks::ensure`] |
+//! | `validate` | [`validate::live`], [`validate::directory`] |
+//! | `doctor` | [`doctor::Doctor`] |
+//! | the timeline of a push | [`Operator::timeline`], [`timeline::Timeline`] |
+//!
+//! Commands are requests to whichever worker hears them; nothing here changes an app by itself. Only
+//! `hooks ensure` writes, and only to webhooks.
+//!
+//! This crate must not print, parse arguments or read configuration, and it must not know any server.
+
+mod builds;
+mod commands;
+mod dlq;
+pub mod doctor;
+mod error;
+mod exit;
+pub mod hooks;
+mod lookup;
+mod operator;
+mod status;
+pub mod tail;
+pub mod timeline;
+pub mod validate;
+mod why;
+
+pub use commands::Outcome;
+pub use dlq::{DeadLetter, Stuck};
+pub use error::OperatorError;
+pub use exit::Exit;
+pub use operator::{Operator, Ports};
+pub use status::{AppStatus, ChannelStatus, EnvironmentStatus, FailureStatus, RunningStatus, Status};
+pub use why::{MemoryFacts, RecordFacts, Why};

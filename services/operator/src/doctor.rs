@@ -1,0 +1,276 @@
+//! Whether everything that fabrique needs is there, and what to do where it is not.
+//!
+//! Checks run at once, each within a time of its own, so that one peer that hangs does not hide what the
+//! others say. Every answer that is not `ok` carries a remedy.
+
+mod builders;
+mod bus;
+mod forge;
+mod registry;
+mod webhooks;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabrique_core::id::{BranchName, RepoName};
+use fabrique_observer::{Apps, AppsReader};
+use fabrique_ports::PortError;
+use fabrique_ports::builder::{Builder, Placement};
+use fabrique_ports::bus::{BusSetup, Events};
+use fabrique_ports::forge::{Forge, ForgeInspection, Hooks};
+use fabrique_ports::registry::Registry;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use serde::Serialize;
+
+use crate::exit::Exit;
+
+/// How a check went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, and a person should change something.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// One check's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was checked: `gitea`, `cluster/apps`, `token status`, `registry registry:80`.
+    pub name: String,
+    /// How it went.
+    pub level: Level,
+    /// What was found.
+    pub what: String,
+    /// What to do next; empty when all is well.
+    pub remedy: String,
+}
+
+impl Check {
+    pub(crate) fn ok(name: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { name: name.into(), level: Level::Ok, what: what.into(), remedy: String::new() }
+    }
+
+    pub(crate) fn warn(name: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name: name.into(), level: Level::Warn, what: what.into(), remedy: remedy.into() }
+    }
+
+    pub(crate) fn fail(name: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { name: name.into(), level: Level::Fail, what: what.into(), remedy: remedy.into() }
+    }
+
+    /// A peer that did not answer; most errors carry their own remedy in their text.
+    pub(crate) fn error(name: impl Into<String>, error: &PortError) -> Self {
+        let remedy = if error.transient() {
+            "is it running, and is the configured address right?"
+        } else {
+            "check the configured credentials and what they may do"
+        };
+        Self::fail(name, error.to_string(), remedy)
+    }
+}
+
+/// Every answer, in the order of the checks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The answers.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// The worst level.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.checks.iter().map(|check| check.level).max().unwrap_or(Level::Ok)
+    }
+
+    /// How the process ends: warnings are no failure.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        Exit::ok_if(self.level() < Level::Fail)
+    }
+}
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Purpose {
+    /// Reading sources.
+    Read,
+    /// Setting commit statuses.
+    Status,
+    /// Looking after webhooks.
+    Hooks,
+    /// Reading and writing `cluster/apps`.
+    Apps,
+}
+
+impl Purpose {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Purpose::Read => "read",
+            Purpose::Status => "status",
+            Purpose::Hooks => "hooks",
+            Purpose::Apps => "apps",
+        }
+    }
+}
+
+/// What the doctor looks at. What is absent is not checked.
+#[derive(Clone)]
+pub struct Ports {
+    /// The forge as seen with the token of each purpose.
+    pub tokens: Vec<(Purpose, Arc<dyn ForgeInspection>)>,
+    /// Heads.
+    pub forge: Arc<dyn Forge>,
+    /// Webhooks.
+    pub hooks: Arc<dyn Hooks>,
+    /// The registrations.
+    pub apps: Arc<AppsReader>,
+    /// The registry.
+    pub registry: Arc<dyn Registry>,
+    /// The build daemons, and how they are asked.
+    pub builders: Option<(Arc<dyn Placement>, Arc<dyn Builder>)>,
+    /// The bus.
+    pub bus: Arc<dyn BusSetup>,
+    /// Events, by which deliveries are seen to arrive.
+    pub events: Arc<dyn Events>,
+}
+
+/// What the doctor is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `cluster/apps`.
+    pub apps_repo: RepoName,
+    /// The branch that is deployed.
+    pub apps_branch: BranchName,
+    /// Where webhooks deliver to; without it webhooks are not checked.
+    pub hook_url: Option<String>,
+    /// Hosts of registries to ask besides those of registered apps: `registry:80`.
+    pub registries: Vec<String>,
+    /// The longest a check may take, those of webhooks aside.
+    pub timeout: Duration,
+    /// The longest a test delivery is waited for.
+    pub delivery_timeout: Duration,
+    /// A slower delivery is worth a warning.
+    pub slow_delivery: Duration,
+    /// At how many repositories the delay is measured. Test deliveries are sent one after another, so that
+    /// they do not wait for each other.
+    pub measured: usize,
+}
+
+impl Config {
+    /// The usual bounds: 10 s for a check and for a delivery, 1.5 s for a fast one, measured at two repositories.
+    #[must_use]
+    pub fn new(apps_repo: RepoName, apps_branch: BranchName) -> Self {
+        Self {
+            apps_repo,
+            apps_branch,
+            hook_url: None,
+            registries: Vec::new(),
+            timeout: Duration::from_secs(10),
+            delivery_timeout: Duration::from_secs(10),
+            slow_delivery: Duration::from_millis(1500),
+            measured: 2,
+        }
+    }
+}
+
+/// Checks everything there is.
+#[derive(Clone)]
+pub struct Doctor {
+    pub(crate) ports: Ports,
+    pub(crate) config: Config,
+}
+
+impl Doctor {
+    /// A doctor for these ports.
+    #[must_use]
+    pub fn new(ports: Ports, config: Config) -> Self {
+        Self { ports, config }
+    }
+
+    /// Runs every check. Nothing is changed anywhere; test deliveries are sent where webhooks are checked.
+    pub async fn examine(&self) -> Report {
+        let timeout = self.config.timeout;
+        // Without registrations the rest can still be told.
+        let (apps, registrations) = self.registrations().await;
+        let apps = apps.as_deref();
+        let deliveries = self.config.delivery_timeout * u32::try_from(self.config.measured).unwrap_or(1);
+        let groups: [(&str, Duration, BoxFuture<'_, Vec<Check>>); 7] = [
+            ("gitea", timeout, Box::pin(forge::server(self))),
+            ("cluster/apps", timeout, Box::pin(forge::deployments(self))),
+            ("tokens", timeout * 2, Box::pin(forge::rights(self, apps))),
+            ("nats", timeout * 2, Box::pin(bus::server(self))),
+            ("registry", timeout, Box::pin(registry::registries(self, apps))),
+            ("buildkitd", timeout, Box::pin(builders::daemons(self))),
+            ("webhooks", timeout + deliveries, Box::pin(webhooks::webhooks(self, apps))),
+        ];
+        let mut running: FuturesUnordered<_> = groups
+            .into_iter()
+            .enumerate()
+            .map(|(place, (name, limit, checks))| async move {
+                let checks = tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| {
+                    vec![Check::fail(
+                        name,
+                        format!("no answer within {} s", limit.as_secs()),
+                        "is it running, reachable and not overloaded?",
+                    )]
+                });
+                (place, checks)
+            })
+            .collect();
+        let mut answers = Vec::new();
+        while let Some(answer) = running.next().await {
+            answers.push(answer);
+        }
+        answers.sort_by_key(|(place, _)| *place);
+        let checks = answers.into_iter().flat_map(|(_, checks)| checks).chain(registrations).collect();
+        Report { checks }
+    }
+
+    async fn registrations(&self) -> (Option<Arc<Apps>>, Vec<Check>) {
+        let name = "registrations";
+        let limit = self.config.timeout;
+        let apps = match tokio::time::timeout(limit, self.ports.apps.read()).await {
+            Ok(Ok(apps)) => apps,
+            Ok(Err(error)) => return (None, vec![Check::error(name, &error)]),
+            Err(_) => {
+                let what = format!("cluster/apps could not be fetched within {} s", limit.as_secs());
+                return (None, vec![Check::fail(name, what, "is Gitea overloaded, or the network slow?")]);
+            }
+        };
+        let registrations = &apps.registrations;
+        let mut checks: Vec<Check> = registrations
+            .findings
+            .iter()
+            .map(|finding| {
+                let what = format!("{}:{}:{}: {}", finding.file, finding.line, finding.column, finding.what);
+                Check::fail(name, what, finding.remedy.clone())
+            })
+            .collect();
+        if checks.is_empty() {
+            let what = format!("{} apps at {}", registrations.apps.len(), apps.commit.short());
+            checks.push(Check::ok(name, what));
+        }
+        (Some(apps), checks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_no_failure_and_failures_are() {
+        let report = |checks| Report { checks };
+        assert_eq!(report(vec![]).exit(), Exit::Ok);
+        assert_eq!(report(vec![Check::ok("a", ""), Check::warn("b", "", "")]).exit(), Exit::Ok);
+        assert_eq!(report(vec![Check::fail("a", "", ""), Check::ok("b", "")]).exit(), Exit::Findings);
+    }
+}

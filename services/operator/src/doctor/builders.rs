@@ -1,0 +1,69 @@
+//! Build daemons: there, new enough, and with a snapshotter that is fast.
+
+use fabrique_ports::builder::{Daemon, DaemonInfo};
+use futures::future::join_all;
+
+use super::{Check, Doctor};
+
+pub(super) async fn daemons(doctor: &Doctor) -> Vec<Check> {
+    let Some((placement, builder)) = &doctor.ports.builders else { return Vec::new() };
+    let daemons = placement.daemons();
+    if daemons.is_empty() {
+        let remedy = "configure at least one build daemon";
+        return vec![Check::fail("buildkitd", "there is no build daemon", remedy)];
+    }
+    let probes = daemons.iter().map(|daemon| async move {
+        let name = format!("buildkitd {}", daemon.name);
+        match builder.probe(daemon).await {
+            Ok(info) => judge(name, daemon, &info),
+            Err(error) => Check::error(name, &error),
+        }
+    });
+    join_all(probes).await
+}
+
+fn judge(name: String, daemon: &Daemon, info: &DaemonInfo) -> Check {
+    let version = &info.version;
+    if !info.supported {
+        let what = format!("{} runs {version}, which is too old", daemon.address);
+        return Check::fail(name, what, "upgrade buildkitd");
+    }
+    match info.snapshotter.as_deref() {
+        Some(slow @ ("fuse-overlayfs" | "native")) => Check::warn(
+            name,
+            format!("{version} uses the snapshotter {slow}, which copies or crosses into user space"),
+            "use a kernel with overlayfs in user namespaces (5.11 or newer) and `--oci-worker-snapshotter=overlayfs`",
+        ),
+        Some(snapshotter) => {
+            Check::ok(name, format!("{version}, {snapshotter}, builds for {}", info.platforms.join(", ")))
+        }
+        None => Check::ok(name, format!("{version}, builds for {}", info.platforms.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+
+    fn level(supported: bool, snapshotter: Option<&str>) -> Level {
+        let daemon =
+            Daemon { name: "a".to_owned(), address: "unix:///run/a.sock".to_owned(), tls_name: None };
+        let info = DaemonInfo {
+            version: "v0.31.0".to_owned(),
+            supported,
+            snapshotter: snapshotter.map(str::to_owned),
+            platforms: vec!["linux/amd64".to_owned()],
+        };
+        judge("buildkitd a".to_owned(), &daemon, &info).level
+    }
+
+    #[test]
+    fn an_old_daemon_fails_and_a_slow_snapshotter_warns() {
+        assert_eq!(level(false, Some("overlayfs")), Level::Fail);
+        assert_eq!(level(true, Some("fuse-overlayfs")), Level::Warn);
+        assert_eq!(level(true, Some("native")), Level::Warn);
+        assert_eq!(level(true, Some("overlayfs")), Level::Ok);
+        assert_eq!(level(true, None), Level::Ok);
+    }
+}

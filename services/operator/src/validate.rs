@@ -1,0 +1,244 @@
+//! Everything that is wrong with what people wrote, at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fabrique_core::app::App;
+use fabrique_core::id::{RelPath, Revision};
+use fabrique_gitops::head;
+use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree, layout};
+use fabrique_observer::AppsReader;
+use serde::Serialize;
+
+use crate::error::OperatorError;
+use crate::exit::Exit;
+
+/// The most files and bytes that are read of a local directory, as of `cluster/apps` itself.
+const MOST_FILES: usize = 50_000;
+const MOST_BYTES: u64 = 128 << 20;
+/// What fabrique reads of `cluster/apps`.
+const READ: [&str; 2] = ["apps", "contract.yaml"];
+
+/// Something wrong, with its place and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Finding {
+    /// The file, from the root of `cluster/apps`, or the configuration's own.
+    pub file: String,
+    /// The line, from 1; 0 when it is about the file as a whole.
+    pub line: usize,
+    /// The column, from 1; 0 when it is about the file as a whole.
+    pub column: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What to do next.
+    pub remedy: String,
+}
+
+impl From<&fabrique_gitops::Finding> for Finding {
+    fn from(finding: &fabrique_gitops::Finding) -> Self {
+        Self {
+            file: finding.file.clone(),
+            line: finding.line,
+            column: finding.column,
+            what: finding.what.clone(),
+            remedy: finding.remedy.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, what, remedy) = (self.file.clone(), self.what.clone(), self.remedy.clone());
+        fabrique_gitops::Finding { file, line: self.line, column: self.column, what, remedy }.fmt(f)
+    }
+}
+
+/// What was checked and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Validation {
+    /// The commit of `cluster/apps` that was checked; absent for a local directory.
+    pub commit: Option<Revision>,
+    /// How many apps are registered without a finding.
+    pub apps: usize,
+    /// Everything that is wrong, by file and line.
+    pub findings: Vec<Finding>,
+}
+
+impl Validation {
+    fn of(commit: Option<Revision>, tree: &Tree, registrations: &Registrations) -> Self {
+        let mut findings: Vec<Finding> = registrations.findings.iter().map(Finding::from).collect();
+        findings.extend(registrations.apps.values().flat_map(|app| environments(tree, app)));
+        findings.sort();
+        Self { commit, apps: registrations.apps.len(), findings }
+    }
+
+    /// The same with what is wrong with the configuration, first.
+    #[must_use]
+    pub fn with_configuration(mut self, findings: Vec<Finding>) -> Self {
+        self.findings.splice(0..0, findings);
+        self
+    }
+
+    /// How the process ends.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        Exit::ok_if(self.findings.is_empty())
+    }
+}
+
+/// Compositions that cannot be read, and bindings that do not show what they should.
+fn environments(tree: &Tree, app: &App) -> Vec<Finding> {
+    let finding = |head: head::EnvironmentHead| {
+        Some(Finding {
+            file: layout::composition_of(&app.name, &head.environment).to_string(),
+            line: 0,
+            column: 0,
+            what: head.trouble()?,
+            remedy: format!("correct it, or `fabrique repair {}` to rewrite the bindings", app.name),
+        })
+    };
+    head::observe(tree, app).into_iter().filter_map(finding).collect()
+}
+
+/// Checks `cluster/apps` as it is now.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn live(apps: &AppsReader) -> Result<Validation, OperatorError> {
+    let apps = apps.read().await?;
+    Ok(Validation::of(Some(apps.commit.clone()), &apps.tree, &apps.registrations))
+}
+
+/// Checks a working copy of `cluster/apps`, for use before a push. Reads files: call it where blocking is
+/// allowed. Symlinks are not followed.
+///
+/// # Errors
+/// When a file cannot be read, or there are too many.
+pub fn directory(root: &Path, rules: &Rules) -> Result<Validation, OperatorError> {
+    let mut reading = Reading { root, entries: BTreeMap::new(), bytes: 0 };
+    // The root itself must be there, or a mistyped path would look like a cluster without apps.
+    fs::read_dir(root).map_err(|source| unreadable(root, source))?;
+    for name in READ {
+        let path = root.join(name);
+        if fs::symlink_metadata(&path).is_ok() {
+            reading.read(path)?;
+        }
+    }
+    let tree: Tree = reading.entries.into_iter().collect();
+    Ok(Validation::of(None, &tree, &Registrations::load(&tree, rules)))
+}
+
+struct Reading<'a> {
+    root: &'a Path,
+    entries: BTreeMap<RelPath, Entry>,
+    bytes: u64,
+}
+
+impl Reading<'_> {
+    /// Reads what is at `start` and below it.
+    fn read(&mut self, start: PathBuf) -> Result<(), OperatorError> {
+        let mut left = vec![start];
+        while let Some(path) = left.pop() {
+            let metadata = fs::symlink_metadata(&path).map_err(|source| unreadable(&path, source))?;
+            if metadata.is_dir() {
+                for entry in fs::read_dir(&path).map_err(|source| unreadable(&path, source))? {
+                    left.push(entry.map_err(|source| unreadable(&path, source))?.path());
+                }
+                continue;
+            }
+            self.bytes += metadata.len();
+            if self.bytes > MOST_BYTES || self.entries.len() >= MOST_FILES {
+                let limit = format!("{MOST_FILES} files or {} MiB", MOST_BYTES >> 20);
+                return Err(OperatorError::TooBig { path: self.root.display().to_string(), limit });
+            }
+            self.take(&path, &metadata)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, path: &Path, metadata: &fs::Metadata) -> Result<(), OperatorError> {
+        let relative = path.strip_prefix(self.root).unwrap_or(path).to_string_lossy().into_owned();
+        // A name that no path of cluster/apps may have is no registration either.
+        let Ok(relative) = RelPath::parse(&relative) else { return Ok(()) };
+        let entry = if metadata.is_symlink() {
+            let target = fs::read_link(path).map_err(|source| unreadable(path, source))?;
+            Entry { kind: FileKind::Symlink, bytes: target.to_string_lossy().into_owned().into() }
+        } else if metadata.is_file() {
+            Entry::regular(fs::read(path).map_err(|source| unreadable(path, source))?)
+        } else {
+            return Ok(());
+        };
+        self.entries.insert(relative, entry);
+        Ok(())
+    }
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> OperatorError {
+    OperatorError::Directory { path: path.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        Rules { registries: vec!["registry:80".to_owned()] }
+    }
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let file = root.join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+
+    fn registration(name: &str, branch: &str) -> String {
+        format!(
+            "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: {name} }}\nspec:\n  \
+             source: {{ repo: atlas/{name}, branch: {branch} }}\n  image: registry:80/{name}\n  \
+             environments:\n    - {{ name: prod }}\n"
+        )
+    }
+
+    #[test]
+    fn every_finding_of_every_file_is_told_with_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "apps/good/app.yaml", &registration("good", "main"));
+        write(root.path(), "apps/bad/app.yaml", &registration("bad", "-x"));
+        write(root.path(), "apps/worse/app.yaml", "kind: App\nkind: App\n");
+        write(root.path(), "apps/good/prod/composition.yaml", "nonsense: true\n");
+        let validation = directory(root.path(), &rules()).unwrap();
+        assert_eq!((validation.apps, validation.exit()), (1, Exit::Findings));
+        let places: Vec<_> = validation.findings.iter().map(|f| (f.file.as_str(), f.line)).collect();
+        assert!(places.contains(&("apps/bad/app.yaml", 5)), "{places:?}");
+        assert!(places.contains(&("apps/worse/app.yaml", 2)), "{places:?}");
+        assert!(places.contains(&("apps/good/prod/composition.yaml", 0)), "{places:?}");
+    }
+
+    #[test]
+    fn a_directory_without_findings_is_well() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "apps/good/app.yaml", &registration("good", "main"));
+        let validation = directory(root.path(), &rules()).unwrap();
+        assert_eq!((validation.apps, validation.findings.len(), validation.exit()), (1, 0, Exit::Ok));
+    }
+
+    #[test]
+    fn a_symlink_is_reported_and_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "elsewhere.yaml", &registration("linked", "main"));
+        fs::create_dir_all(root.path().join("apps/linked")).unwrap();
+        std::os::unix::fs::symlink("../../elsewhere.yaml", root.path().join("apps/linked/app.yaml")).unwrap();
+        let validation = directory(root.path(), &rules()).unwrap();
+        assert_eq!(validation.apps, 0);
+        assert!(validation.findings[0].what.contains("symlink"), "{validation:?}");
+    }
+
+    #[test]
+    fn a_mistyped_path_is_no_cluster_without_apps() {
+        let root = tempfile::tempdir().unwrap();
+        let error = directory(&root.path().join("nowhere"), &rules()).unwrap_err();
+        assert_eq!(error.exit(), Exit::Usage);
+    }
+}

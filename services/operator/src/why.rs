@@ -1,0 +1,292 @@
+//! The whole decision about one app, for a person who wants to know.
+
+use fabrique_core::app::App;
+use fabrique_core::decision::{Action, Decision, Reason, decide};
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{BuildKey, Channel, Digest, EnvironmentName, Revision};
+use fabrique_core::memory::{Built, Memory};
+use fabrique_core::time::Timestamp;
+use fabrique_core::verdict::Verdict;
+use fabrique_core::view::Target;
+use fabrique_core::work::{Desk, Due};
+use fabrique_ports::PortResult;
+use fabrique_ports::records::ImageRecord;
+use serde::Serialize;
+
+use crate::error::OperatorError;
+use crate::operator::Operator;
+use crate::status::AppStatus;
+
+/// Everything that decides what becomes of one app.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Why {
+    /// The decision and what was read for it.
+    #[serde(flatten)]
+    pub status: AppStatus,
+    /// The build key of the target.
+    pub key: Option<BuildKey>,
+    /// What is recorded under that key.
+    pub record: Option<RecordFacts>,
+    /// What is remembered.
+    pub memory: MemoryFacts,
+    /// The newest wake of the app.
+    pub wanted: u64,
+    /// The newest wake that is served.
+    pub done: u64,
+    /// What happens next, or what a person does next, in one sentence.
+    pub next: String,
+}
+
+/// What is recorded under a build key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RecordFacts {
+    /// The record.
+    pub record: ImageRecord,
+    /// Whether the registry answers for its digest; absent when it could not be asked.
+    pub in_registry: Option<bool>,
+}
+
+/// What is remembered of an app, as far as it decides anything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemoryFacts {
+    /// How often it was asked to be built anew.
+    pub rebuild: u32,
+    /// How many builds in a row were superseded.
+    pub supersedes: u32,
+    /// The target for which a person lifted `rewound` and `taken back`.
+    pub released: Option<Revision>,
+    /// The last build that ended with a digest.
+    pub built: Option<Built>,
+    /// What automation committed.
+    pub committed: Vec<CommittedFact>,
+    /// Channels with a commit whose outcome is not read back yet.
+    pub intents: Vec<String>,
+    /// The revision whose commit status is still pending.
+    pub pending_status: Option<Revision>,
+}
+
+/// The last automatic commit on one channel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CommittedFact {
+    /// The environment.
+    pub environment: EnvironmentName,
+    /// The channel.
+    pub channel: Channel,
+    /// The deployed source revision.
+    pub revision: Revision,
+    /// The image, on the image channel.
+    pub digest: Option<Digest>,
+    /// The commit on `cluster/apps`.
+    pub commit: Option<Revision>,
+}
+
+impl Operator {
+    /// The whole decision about one app.
+    ///
+    /// # Errors
+    /// [`OperatorError::UnknownApp`], or when a peer that has to be asked does not answer.
+    pub async fn why(&self, name: &str) -> Result<Why, OperatorError> {
+        let (apps, app) = self.find(name).await?;
+        let (memory, desk) =
+            tokio::try_join!(self.ports.memories.memory(&app.name), self.ports.board.desk(&app.name))?;
+        let (wanted, record, revision) = desk;
+        let desk = Desk { app: app.name.clone(), wanted, record, revision, lease_expired: false };
+        let view = self.observer.observe(&app, &apps, &memory.value, self.now()).await?;
+        let decision = decide(&view);
+        let key = match &view.target {
+            Target::At { key, .. } => Some(key.clone()),
+            Target::Nothing(_) => None,
+        };
+        let record = match &key {
+            Some(key) => self.record_facts(key).await?,
+            None => None,
+        };
+        Ok(Why {
+            status: AppStatus::of(&app, &apps, &view, &decision, &desk),
+            key,
+            record,
+            memory: MemoryFacts::of(&memory.value),
+            wanted: wanted.0,
+            done: desk.record.done.0,
+            next: next(&app, &decision, &memory.value, &desk, view.now),
+        })
+    }
+
+    async fn record_facts(&self, key: &BuildKey) -> PortResult<Option<RecordFacts>> {
+        let Some(record) = self.ports.records.record(key).await? else { return Ok(None) };
+        let in_registry = self.ports.registry.has(&record.image, &record.digest).await;
+        if let Err(error) = &in_registry {
+            tracing::debug!(%error, "the registry could not be asked for the recorded image");
+        }
+        Ok(Some(RecordFacts { record, in_registry: in_registry.ok() }))
+    }
+}
+
+impl MemoryFacts {
+    fn of(memory: &Memory) -> Self {
+        let (mut committed, mut intents) = (Vec::new(), Vec::new());
+        for (environment, remembered) in &memory.environments {
+            for channel in [Channel::Image, Channel::Infra] {
+                let facts = remembered.channel(channel);
+                committed.extend(facts.committed.as_ref().map(|commit| CommittedFact {
+                    environment: environment.clone(),
+                    channel,
+                    revision: commit.revision.clone(),
+                    digest: commit.digest.clone(),
+                    commit: commit.commit.clone(),
+                }));
+                intents.extend(facts.intent.as_ref().map(|_| format!("{environment}/{channel}")));
+            }
+        }
+        Self {
+            rebuild: memory.rebuild,
+            supersedes: memory.supersedes,
+            released: memory.released.clone(),
+            built: memory.built.clone(),
+            committed,
+            intents,
+            pending_status: memory.pending_status.clone(),
+        }
+    }
+}
+
+/// What happens next without anybody's help, or what helps.
+fn next(app: &App, decision: &Decision, memory: &Memory, desk: &Desk, now: Timestamp) -> String {
+    let name = &app.name;
+    match &decision.action {
+        Action::Build { .. } | Action::Commit(_) | Action::Stop { .. } => {
+            let verb = match decision.action {
+                Action::Build { .. } => "builds it",
+                Action::Commit(_) => "writes it to cluster/apps",
+                _ => "stops the build",
+            };
+            waits_for(desk, now).map_or_else(
+                || format!("no wake is waiting: the next sweep, or `fabrique retry {name}`, brings a worker that {verb}"),
+                |who| format!("{who} {verb}"),
+            )
+        }
+        Action::Continue => match &memory.running {
+            Some(running) => format!("`fabrique logs {} -f` follows the build", running.build),
+            None => "a worker is on it".to_owned(),
+        },
+        Action::WaitUntil(until) => {
+            let wait = now.until(*until).as_secs();
+            match decision.reason {
+                Reason::Failed { .. } => {
+                    format!("it is tried again in {wait} s; `fabrique retry {name}` tries now")
+                }
+                _ => format!("the hold ends in {wait} s; `fabrique release {name}` ends it now"),
+            }
+        }
+        Action::Nothing => resting(app, &decision.reason),
+    }
+}
+
+/// Who will act; nothing when nobody was told.
+fn waits_for(desk: &Desk, now: Timestamp) -> Option<String> {
+    if let Some(holder) = &desk.record.holder {
+        return Some(holder.clone());
+    }
+    match desk.due(now) {
+        Due::Now => Some("the next free worker".to_owned()),
+        Due::At(until) => Some(format!("a worker, in {} s,", now.until(until).as_secs())),
+        Due::No => None,
+    }
+}
+
+fn resting(app: &App, reason: &Reason) -> String {
+    let (name, source) = (&app.name, &app.source);
+    match reason {
+        Reason::NoTarget(_) => {
+            format!("push to {} of {}, or correct apps/{name}/app.yaml", source.branch, source.repo)
+        }
+        Reason::Failed { kind: FailureKind::Cancelled, .. } => {
+            format!("push a newer revision, or `fabrique retry {name}`")
+        }
+        Reason::Failed { .. } => format!("push a fix, or `fabrique retry {name}` if the cause was elsewhere"),
+        Reason::Settled(Verdict::Trouble(_)) => {
+            format!("`fabrique repair {name}` rewrites the bindings, or revert the edit in cluster/apps")
+        }
+        Reason::Settled(verdict) if verdict.needs_person() => {
+            format!("push a newer revision, or `fabrique release {name}`")
+        }
+        Reason::PastNoReturn(_) => "a worker writes it to cluster/apps".to_owned(),
+        Reason::NotBuilt(_)
+        | Reason::Retry { .. }
+        | Reason::Recorded(_)
+        | Reason::InfraChanged(_)
+        | Reason::Building(_)
+        | Reason::FinishFirst { .. }
+        | Reason::Superseded { .. }
+        | Reason::NotWanted { .. }
+        | Reason::Built(_)
+        | Reason::Settled(_) => "nothing to do".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use fabrique_core::work::{Generation, WorkRecord};
+    use fabrique_gitops::{Entry, Registrations, Rules, Tree};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000);
+
+    fn app() -> App {
+        let text = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  \
+                    source: { repo: atlas/citation }\n  image: registry:80/citation\n";
+        let path = fabrique_core::id::RelPath::parse("apps/citation/app.yaml").unwrap();
+        let tree: Tree = [(path, Entry::regular(text))].into_iter().collect();
+        let rules = Rules { registries: vec!["registry:80".to_owned()] };
+        let apps: BTreeMap<_, _> = Registrations::load(&tree, &rules).apps;
+        apps.into_values().next().unwrap()
+    }
+
+    fn desk(wanted: u64) -> Desk {
+        let name = app().name;
+        let record = WorkRecord { done: Generation(3), ..WorkRecord::default() };
+        Desk { app: name, wanted: Generation(wanted), record, revision: 1, lease_expired: false }
+    }
+
+    fn said(action: Action, reason: Reason, desk: &Desk) -> String {
+        let decision = Decision { action, reason, channels: vec![] };
+        next(&app(), &decision, &Memory::default(), desk, NOW)
+    }
+
+    fn revision() -> Revision {
+        Revision::parse(&"1b".repeat(20)).unwrap()
+    }
+
+    #[test]
+    fn a_build_that_nobody_was_told_of_names_the_two_ways_on() {
+        let key = BuildKey::parse(&"ab".repeat(32)).unwrap();
+        let build = Action::Build { revision: revision(), key, no_cache: false };
+        let idle = said(build.clone(), Reason::NotBuilt(revision()), &desk(3));
+        insta::assert_snapshot!(idle, @"no wake is waiting: the next sweep, or `fabrique retry citation`, brings a worker that builds it");
+        let due = said(build, Reason::NotBuilt(revision()), &desk(4));
+        insta::assert_snapshot!(due, @"the next free worker builds it");
+    }
+
+    #[test]
+    fn what_waits_for_a_person_names_the_command() {
+        let settled = |verdict| said(Action::Nothing, Reason::Settled(verdict), &desk(3));
+        insta::assert_snapshot!(settled(Verdict::Rewound { deployed: revision() }), @"push a newer revision, or `fabrique release citation`");
+        insta::assert_snapshot!(settled(Verdict::Trouble("drift".to_owned())), @"`fabrique repair citation` rewrites the bindings, or revert the edit in cluster/apps");
+        insta::assert_snapshot!(settled(Verdict::UpToDate), @"nothing to do");
+    }
+
+    #[test]
+    fn a_backoff_says_how_long_it_is() {
+        let reason = Reason::Failed {
+            kind: FailureKind::Infrastructure,
+            message: "the registry does not answer".to_owned(),
+            attempts: 2,
+            dead: false,
+        };
+        let wait = said(Action::WaitUntil(Timestamp(31_000)), reason, &desk(4));
+        insta::assert_snapshot!(wait, @"it is tried again in 30 s; `fabrique retry citation` tries now");
+    }
+}
