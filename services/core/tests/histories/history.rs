@@ -268,10 +268,7 @@ fn by_command(world: &mut World, command: Command) {
                 message: "cancelled by ada".into(),
             };
             let failure = world.policy.failure(memory.failure.as_ref(), attempt, world.now, 0.0);
-            world.memory.update(|memory| {
-                memory.running = None;
-                memory.failure = Some(failure);
-            });
+            world.memory.update(|memory| memory.failure = Some(failure));
         }
         Command::Repair => {
             let mut environments = world.apps.now().to_vec();

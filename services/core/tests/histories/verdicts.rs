@@ -257,3 +257,24 @@ proptest! {
         prop_assert_ne!(judge_image(&environment, candidate, released), Verdict::Advance);
     }
 }
+
+#[test]
+fn an_older_build_on_the_branch_replaces_what_a_force_push_left_behind() {
+    let guard = |deployed_to_target| {
+        let step = Step { from: revision(3), relation: Relation::Behind, watched: Watched::Changed };
+        let image = ImageView {
+            follows_builds: true,
+            hold: None,
+            step: Some(step),
+            digest: None,
+            same_inputs: true,
+            taken_back: None,
+        };
+        let infra = InfraView { follows_head: false, hold: None, step: None, taken_back: None };
+        let environment = EnvironmentView { name: environment_name(0), trouble: None, image, infra };
+        let target = Relation::Ahead;
+        judge_image(&environment, Candidate::Build { target, deployed_to_target }, false)
+    };
+    assert_eq!(guard(Some(Relation::Diverged)), Verdict::Advance);
+    assert_eq!(guard(Some(Relation::Ahead)), Verdict::Older { deployed: revision(3) });
+}
