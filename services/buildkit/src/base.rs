@@ -1,11 +1,14 @@
-//! Base images that could not be resolved: forbidden, missing, or unreachable.
+//! Base images that could not be resolved: missing, or unreachable.
+
+use std::time::Duration;
 
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{Digest, ImageRepository};
 use fabrique_ports::builder::BuildFailure;
 use fabrique_ports::registry::Registry;
 
-use crate::policy::Permitted;
+/// How long the registry may take to answer, whatever its own adapter would wait.
+const ANSWER: Duration = Duration::from_secs(15);
 
 /// A base image's reference, as the daemon writes it in full: `registry:80/base/python:3.13@sha256:…`.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,15 +38,8 @@ impl Reference {
 pub(crate) async fn settle(
     reference: &str,
     mut failure: BuildFailure,
-    permitted: &Permitted,
     registry: Option<&dyn Registry>,
 ) -> BuildFailure {
-    if !permitted.base(reference) {
-        failure.kind = FailureKind::Source;
-        failure.message =
-            format!("base image {reference} is outside the permitted registries ({})", permitted.bases());
-        return failure;
-    }
     match there(reference, registry).await {
         Some(true) => {
             failure.kind = FailureKind::Infrastructure;
@@ -63,8 +59,11 @@ pub(crate) async fn settle(
 
 /// Whether the registry has the image, or nothing when it cannot be asked.
 async fn there(reference: &str, registry: Option<&dyn Registry>) -> Option<bool> {
-    let registry = registry?;
-    let reference = Reference::parse(reference)?;
+    let asking = ask(registry?, Reference::parse(reference)?);
+    tokio::time::timeout(ANSWER, asking).await.ok().flatten()
+}
+
+async fn ask(registry: &dyn Registry, reference: Reference) -> Option<bool> {
     let answer = match (&reference.digest, &reference.tag) {
         (Some(digest), _) => registry.has(&reference.image, digest).await,
         (None, tag) => {

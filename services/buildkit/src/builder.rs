@@ -133,8 +133,8 @@ impl BuildkitBuilder {
         limit: Duration,
     ) -> PortResult<BuildOutcome> {
         let failed = |kind, message: String| {
-            let step = run.steps.running_tail();
-            Ok(BuildOutcome::Failed(BuildFailure { kind, message, log_tail: step }))
+            let log_tail = run.steps.stopped_tail();
+            Ok(BuildOutcome::Failed(BuildFailure { kind, message, log_tail }))
         };
         match ending {
             Ending::Solved(Ok(answer)) => match pushed_digest(&answer.exporter_response) {
@@ -142,10 +142,10 @@ impl BuildkitBuilder {
                 Err(problem) => Err(BuildkitError::Digest { daemon: daemon.name.clone(), problem }.into()),
             },
             Ending::Solved(Err(status)) => {
-                let failure = match judge(&status, &run.steps, &run.redactor, &daemon.name) {
+                let failure = match judge(&status, &run.steps, &run.redactor, &self.permitted, &daemon.name) {
                     Verdict::Known(failure) => failure,
                     Verdict::Base { reference, failure } => {
-                        base::settle(&reference, failure, &self.permitted, self.registry.as_deref()).await
+                        base::settle(&reference, failure, self.registry.as_deref()).await
                     }
                 };
                 Ok(BuildOutcome::Failed(failure))
@@ -297,7 +297,7 @@ impl Run {
 /// The status stream. It is for people and for the failure's last lines: that it breaks does not fail a build.
 enum Updates {
     Opening(Call<Streaming<StatusResponse>>),
-    Open(Streaming<StatusResponse>),
+    Open(Box<Streaming<StatusResponse>>),
     Ended,
 }
 
@@ -307,7 +307,7 @@ impl Updates {
         let outcome = match self {
             Self::Opening(call) => match call.await {
                 Ok(stream) => {
-                    *self = Self::Open(stream.into_inner());
+                    *self = Self::Open(Box::new(stream.into_inner()));
                     return None;
                 }
                 Err(status) => Err(status),

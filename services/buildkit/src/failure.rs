@@ -5,8 +5,6 @@
 //! the Dockerfile, and whether the Dockerfile could not even be turned into a build. The verdict reads those and
 //! never the message, with the exceptions that are named where they stand.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bollard_buildkit_proto::google::rpc;
 use fabrique_core::failure::FailureKind;
 use fabrique_ports::builder::BuildFailure;
@@ -15,6 +13,7 @@ use serde::Deserialize;
 use tonic::{Code, Status};
 
 use crate::error::root_cause;
+use crate::policy::Permitted;
 use crate::redact::Redactor;
 use crate::status::{FailedStep, Steps};
 use crate::text::{bounded, clean};
@@ -33,6 +32,8 @@ pub(crate) struct Details {
     pub(crate) vertices: Vec<String>,
     /// Where in which file.
     pub(crate) place: Option<Place>,
+    /// The source that could not be had, by the daemon's identifier: `git://…`, `docker-image://…`.
+    pub(crate) source: Option<String>,
 }
 
 /// Lines of a file of the source.
@@ -40,8 +41,6 @@ pub(crate) struct Details {
 pub(crate) struct Place {
     file: String,
     line: u32,
-    /// What stands there.
-    text: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -57,18 +56,32 @@ struct VertexDetail {
 }
 
 #[derive(Deserialize)]
-struct SourceDetail {
-    info: Option<SourceFile>,
+struct PlaceDetail {
+    info: Option<FileInfo>,
     #[serde(default)]
     ranges: Vec<Range>,
 }
 
 #[derive(Deserialize)]
-struct SourceFile {
+struct FileInfo {
     #[serde(default)]
     filename: String,
+}
+
+#[derive(Deserialize)]
+struct SolveDetail {
+    op: Option<Op>,
+}
+
+#[derive(Deserialize)]
+struct Op {
+    source: Option<SourceOp>,
+}
+
+#[derive(Deserialize)]
+struct SourceOp {
     #[serde(default)]
-    data: String,
+    identifier: String,
 }
 
 #[derive(Deserialize)]
@@ -93,33 +106,40 @@ impl Details {
         details
     }
 
+    /// The place in brackets, for the end of a sentence.
+    fn at(&self) -> String {
+        self.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default()
+    }
+
     fn add(&mut self, kind: &str, json: &[u8]) {
         match kind {
-            "gatewayapi.ExitMessage+json" => {
-                self.exit = serde_json::from_slice(json).ok().map(|exit: ExitMessage| exit.code);
-            }
+            "gatewayapi.ExitMessage+json" => self.exit = parse(json).map(|exit: ExitMessage| exit.code),
             "errdefs.Frontend+json" => self.frontend = true,
             "errdefs.Vertex+json" => {
-                let vertex = serde_json::from_slice(json).ok().map(|vertex: VertexDetail| vertex.digest);
-                self.vertices.extend(vertex);
+                self.vertices.extend(parse(json).map(|vertex: VertexDetail| vertex.digest));
             }
             "errdefs.Source+json" => {
-                let place = serde_json::from_slice(json).ok().and_then(Place::of);
-                self.place = self.place.take().or(place);
+                self.place = self.place.take().or_else(|| parse(json).and_then(Place::of))
+            }
+            "errdefs.Solve+json" => {
+                let op = parse(json).and_then(|solve: SolveDetail| solve.op);
+                let source = op.and_then(|op| op.source).map(|source| source.identifier);
+                self.source = self.source.take().or(source);
             }
             _ => {}
         }
     }
 }
 
+/// A detail that cannot be read says nothing: newer daemons may write more than we know.
+fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Option<T> {
+    serde_json::from_slice(json).ok()
+}
+
 impl Place {
-    fn of(source: SourceDetail) -> Option<Self> {
-        let info = source.info?;
-        let line = source.ranges.first()?.start.as_ref()?.line;
-        let data = STANDARD.decode(info.data).unwrap_or_default();
-        let index = usize::try_from(line).ok()?.checked_sub(1)?;
-        let text = String::from_utf8_lossy(&data).lines().nth(index).map(|line| clean(line.trim()));
-        Some(Self { file: clean(&info.filename), line, text })
+    fn of(detail: PlaceDetail) -> Option<Self> {
+        let line = detail.ranges.first()?.start.as_ref()?.line;
+        Some(Self { file: clean(&detail.info?.filename), line })
     }
 }
 
@@ -143,16 +163,37 @@ pub(crate) enum Verdict {
     },
 }
 
+/// How the frontend names the step that asks a registry for a base image.
+const METADATA: &str = "[internal] load metadata for ";
+/// How BuildKit's `ErrSourceDenied` reads. It has no typed detail of its own.
+const DENIED: &str = "source denied by policy";
+/// What the git source says of a directory or a commit that is not there: not the forge's fault, but the
+/// revision's. These have no types either.
+const NOT_IN_SOURCE: [&str; 2] = ["invalid subdir", "reference is not a tree"];
+
+/// What containerd says of layers that a registry did not hand out. The daemon blames the step that needed them,
+/// with its line, as if the Dockerfile were wrong.
+const NOT_FETCHED: [&str; 2] = ["httpReadSeeker", "failed to do request"];
+
 /// Judges a failed solve by its status and the steps seen so far.
-pub(crate) fn judge(status: &Status, steps: &Steps, redactor: &Redactor, daemon: &str) -> Verdict {
-    if let Some(failure) = lost(status, daemon) {
+pub(crate) fn judge(
+    status: &Status,
+    steps: &Steps,
+    redactor: &Redactor,
+    permitted: &Permitted,
+    daemon: &str,
+) -> Verdict {
+    let details = Details::of(status);
+    if let Some(failure) = lost(status, &details, daemon) {
         return Verdict::Known(failure);
     }
-    let details = Details::of(status);
     let step = steps.failed(&details.vertices);
-    let said = redactor.mask(clean(status.message()));
+    let said = redactor.mask(clean(&status.message().trim().replace('\n', " · ")));
+    let (kind, message) = match denied(&said, permitted) {
+        Some(message) => (FailureKind::Source, message + &details.at()),
+        None => explain(status.code(), &details, step.as_ref(), &said),
+    };
     let reference = step.as_ref().and_then(|step| step.name.strip_prefix(METADATA)).map(str::to_owned);
-    let (kind, message) = explain(status.code(), &details, step.as_ref(), &said);
     let log_tail = step.map(|step| step.tail).unwrap_or_default();
     let failure = BuildFailure { kind, message: bounded(message, LONGEST, 0), log_tail };
     match reference {
@@ -161,15 +202,14 @@ pub(crate) fn judge(status: &Status, steps: &Steps, redactor: &Redactor, daemon:
     }
 }
 
-/// How the frontend names the step that asks a registry for a base image.
-const METADATA: &str = "[internal] load metadata for ";
-
 /// The daemon is gone or going: the connection broke, or it cancelled what nobody here cancelled.
-fn lost(status: &Status, daemon: &str) -> Option<BuildFailure> {
+fn lost(status: &Status, details: &Details, daemon: &str) -> Option<BuildFailure> {
     let transport = std::error::Error::source(status).map(root_cause);
     let cause = match (status.code(), transport) {
         (_, Some(cause)) => cause,
-        (Code::Unavailable | Code::Cancelled | Code::Unimplemented, None) => status.message().to_owned(),
+        (Code::Unavailable | Code::Cancelled, None) if details.vertices.is_empty() => {
+            status.message().to_owned()
+        }
         _ => return None,
     };
     let message = format!("build daemon {daemon} was lost during the build: {}", clean(&cause));
@@ -180,18 +220,196 @@ fn lost(status: &Status, daemon: &str) -> Option<BuildFailure> {
     })
 }
 
+/// What a source policy refused: `… source "docker-image://…" denied by policy: source denied by policy`.
+fn denied(said: &str, permitted: &Permitted) -> Option<String> {
+    let quoted = |said: &str| {
+        let (before, _) = said.split_once("\" denied by policy")?;
+        before.rsplit_once("source \"").map(|(_, source)| source.to_owned())
+    };
+    if !said.ends_with(DENIED) {
+        return None;
+    }
+    let source = quoted(said).unwrap_or_else(|| "a source".to_owned());
+    let bases = permitted.bases();
+    Some(format!("the Dockerfile uses {source}, which is not permitted (base images may come from: {bases})"))
+}
+
 fn explain(code: Code, details: &Details, step: Option<&FailedStep>, said: &str) -> (FailureKind, String) {
-    let name = step.map_or("a step", |step| step.name.as_str());
-    let at = details.place.as_ref().map(|place| format!(" ({place})")).unwrap_or_default();
-    if let Some(exit) = details.exit {
+    let at = details.at();
+    let name = step.map(|step| step.name.as_str());
+    if let (Some(exit), Some(name)) = (details.exit, name) {
         return (FailureKind::Source, format!("step {name:?} ended with exit code {exit}{at}"));
     }
-    // The daemon's own machine: no space, no memory, no inodes. The same build may pass on another.
-    if matches!(code, Code::ResourceExhausted | Code::Internal | Code::DataLoss) {
-        return (FailureKind::Environment, format!("the build daemon cannot go on: {said}"));
+    if let Some(exit) = details.exit {
+        return (FailureKind::Source, format!("a step ended with exit code {exit}{at}"));
     }
-    if details.frontend || details.place.is_some() {
-        return (FailureKind::Source, format!("{said}{at}"));
+    match code {
+        // The daemon's own machine: no space, no memory, no inodes. The same build may pass on another.
+        Code::ResourceExhausted | Code::Internal | Code::DataLoss => {
+            return (FailureKind::Environment, format!("the build daemon cannot go on: {said}"));
+        }
+        Code::Unavailable | Code::Cancelled => return (FailureKind::Infrastructure, said.to_owned()),
+        _ => {}
     }
-    (FailureKind::Infrastructure, said.to_owned())
+    if let Some(source) = &details.source {
+        let absent = source.starts_with("git://") && NOT_IN_SOURCE.iter().any(|text| said.contains(text));
+        let kind = if absent { FailureKind::Source } else { FailureKind::Infrastructure };
+        return (kind, said.to_owned());
+    }
+    let message = match (name, details.vertices.is_empty()) {
+        (Some(name), false) => format!("step {name:?} failed: {said}{at}"),
+        _ => format!("{said}{at}"),
+    };
+    let unfetched = NOT_FETCHED.iter().any(|text| said.contains(text));
+    let kind = if (details.frontend || details.place.is_some()) && !unfetched {
+        FailureKind::Source
+    } else {
+        FailureKind::Infrastructure
+    };
+    (kind, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard_buildkit_proto::google::protobuf::Any;
+    use bollard_buildkit_proto::google::protobuf::Timestamp;
+    use bollard_buildkit_proto::moby::buildkit::v1::{StatusResponse, Vertex, VertexLog};
+
+    use super::*;
+    use crate::config::LogLimits;
+
+    const PLACE: (&str, &str) = (
+        "errdefs.Source",
+        r#"{"info":{"filename":"Dockerfile"},"ranges":[{"start":{"line":2},"end":{"line":3}}]}"#,
+    );
+    const FRONTEND: (&str, &str) = ("errdefs.Frontend", r#"{"name":"dockerfile.v0"}"#);
+    const STACK: (&str, &str) = ("stack.Stack", "{}");
+    const VERTEX: (&str, &str) = ("errdefs.Vertex", r#"{"digest":"sha256:a"}"#);
+
+    fn failed(code: Code, message: &str, details: &[(&str, &str)]) -> Status {
+        let details = details.iter().map(|(kind, json)| Any {
+            type_url: format!("github.com/moby/buildkit/{kind}+json"),
+            value: json.as_bytes().to_vec(),
+        });
+        let rich = rpc::Status { code: code.into(), message: message.into(), details: details.collect() };
+        Status::with_details(code, message, rich.encode_to_vec().into())
+    }
+
+    fn steps(name: &str, error: &str) -> Steps {
+        let mut steps = Steps::new(LogLimits::default(), Redactor::default());
+        let time = Some(Timestamp { seconds: 1, nanos: 0 });
+        let vertex = Vertex {
+            digest: "sha256:a".into(),
+            name: name.into(),
+            error: error.into(),
+            started: time,
+            completed: time,
+            ..Vertex::default()
+        };
+        let log =
+            VertexLog { vertex: "sha256:a".into(), msg: b"last words\n".to_vec(), ..VertexLog::default() };
+        steps.apply(StatusResponse { vertexes: vec![vertex], logs: vec![log], ..StatusResponse::default() });
+        steps
+    }
+
+    fn judged(status: &Status, steps: &Steps) -> Verdict {
+        let permitted = Permitted::new(&["registry:80".into()], &[]).unwrap();
+        judge(status, steps, &Redactor::default(), &permitted, "bk-0")
+    }
+
+    fn known(status: &Status, steps: &Steps) -> (FailureKind, String) {
+        match judged(status, steps) {
+            Verdict::Known(failure) => (failure.kind, failure.message),
+            Verdict::Base { reference, .. } => panic!("asks for {reference}"),
+        }
+    }
+
+    #[test]
+    fn a_run_step_that_exits_is_the_sources_with_step_line_and_last_words() {
+        let exit = ("gatewayapi.ExitMessage", r#"{"Code":7}"#);
+        let status = failed(Code::Unknown, "process did not complete", &[STACK, PLACE, VERTEX, exit]);
+        let steps = steps("[2/2] RUN make", "exit code: 7");
+        let verdict = judged(&status, &steps);
+        let expected = BuildFailure {
+            kind: FailureKind::Source,
+            message: "step \"[2/2] RUN make\" ended with exit code 7 (Dockerfile line 2)".into(),
+            log_tail: vec!["last words".into()],
+        };
+        assert_eq!(verdict, Verdict::Known(expected));
+    }
+
+    #[test]
+    fn what_the_frontend_refuses_is_the_sources() {
+        let steps = Steps::new(LogLimits::default(), Redactor::default());
+        let status = failed(Code::Unknown, "unknown instruction: RUNN", &[STACK, FRONTEND, PLACE]);
+        let expected = "unknown instruction: RUNN (Dockerfile line 2)".to_owned();
+        assert_eq!(known(&status, &steps), (FailureKind::Source, expected));
+    }
+
+    #[test]
+    fn a_base_image_is_a_question_for_its_registry() {
+        let steps = steps("[internal] load metadata for registry:80/base:1", "not found");
+        let status = failed(Code::Unknown, "registry:80/base:1: not found", &[FRONTEND, PLACE]);
+        let Verdict::Base { reference, .. } = judged(&status, &steps) else {
+            panic!("settled without asking");
+        };
+        assert_eq!(reference, "registry:80/base:1");
+    }
+
+    #[test]
+    fn a_forbidden_source_is_the_sources_with_its_name() {
+        let steps = Steps::new(LogLimits::default(), Redactor::default());
+        let said = "failed to load LLB: error evaluating the source policy: source \"http://x/y\" denied by \
+                    policy: source denied by policy";
+        let (kind, message) = known(&failed(Code::Unknown, said, &[STACK]), &steps);
+        assert_eq!(kind, FailureKind::Source);
+        assert!(message.contains("http://x/y") && message.contains("registry:80"), "{message}");
+    }
+
+    #[test]
+    fn a_git_source_fails_by_the_forge_unless_the_revision_lacks_it() {
+        let git = ("errdefs.Solve", r#"{"op":{"source":{"identifier":"git://gitea/a/b.git"}}}"#);
+        let steps = steps("[internal] load git source", "exit status 128");
+        let kind = |said: &str| known(&failed(Code::Unknown, said, &[FRONTEND, git, VERTEX]), &steps).0;
+        assert_eq!(kind("failed to fetch remote: Couldn't connect to server"), FailureKind::Infrastructure);
+        assert_eq!(kind("could not read Username"), FailureKind::Infrastructure);
+        assert_eq!(kind("invalid subdir no/such: no such file"), FailureKind::Source);
+        assert_eq!(kind("fatal: reference is not a tree: abab"), FailureKind::Source);
+    }
+
+    #[test]
+    fn a_layer_that_cannot_be_fetched_is_not_the_fault_of_the_step_that_needs_it() {
+        let steps = steps("[2/2] RUN true", "");
+        let kind = |said: &str| known(&failed(Code::Unknown, said, &[PLACE, VERTEX]), &steps).0;
+        assert_eq!(kind("failed to copy: httpReadSeeker: failed open"), FailureKind::Infrastructure);
+        assert_eq!(kind("failed to calculate checksum: \"/nope\": not found"), FailureKind::Source);
+    }
+
+    #[test]
+    fn a_push_that_fails_is_infrastructure_and_a_full_disk_is_the_environment() {
+        let steps = steps("exporting to image", "failed to push");
+        assert_eq!(
+            known(&failed(Code::Unknown, "failed to push", &[STACK]), &steps).0,
+            FailureKind::Infrastructure
+        );
+        let full = failed(Code::ResourceExhausted, "no space left on device", &[STACK, PLACE, VERTEX]);
+        assert_eq!(known(&full, &steps).0, FailureKind::Environment);
+    }
+
+    #[test]
+    fn a_daemon_that_goes_away_is_infrastructure_and_named() {
+        let steps = Steps::new(LogLimits::default(), Redactor::default());
+        for code in [Code::Unavailable, Code::Cancelled] {
+            let (kind, message) = known(&Status::new(code, "graceful_stop"), &steps);
+            assert_eq!(kind, FailureKind::Infrastructure);
+            assert!(message.contains("bk-0") && message.contains("graceful_stop"), "{message}");
+        }
+    }
+
+    #[test]
+    fn details_that_are_no_json_are_passed_over() {
+        let broken = [("errdefs.Source", "{"), ("errdefs.Vertex", "7"), ("gatewayapi.ExitMessage", "x")];
+        assert_eq!(Details::of(&failed(Code::Unknown, "x", &broken)), Details::default());
+        assert_eq!(Details::of(&Status::unknown("x")), Details::default());
+    }
 }

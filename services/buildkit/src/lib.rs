@@ -12,6 +12,8 @@
 //! Dropping the `Solve` call is how a build is cancelled. A failure carries types, and [`failure`] turns them
 //! into whose turn it is: the source's, the daemon's or the network's.
 //!
+//! [`StaticPlacement`] implements [`fabrique_ports::builder::Placement`] over a fixed list of daemons.
+//!
 //! This crate must not know why something is built, what happens to the digest, or any other adapter: it asks
 //! the registry through the port only. It never reads configuration files or the environment, apart from the
 //! certificates and build secrets whose places its configuration names.
@@ -23,6 +25,7 @@ mod config;
 mod digest;
 mod error;
 mod failure;
+mod placement;
 mod policy;
 mod redact;
 mod secrets;
@@ -35,5 +38,6 @@ mod version;
 pub use builder::BuildkitBuilder;
 pub use config::{BuildkitConfig, LogLimits, Patience, Provenance, TlsFiles, TlsIdentity};
 pub use error::BuildkitError;
+pub use placement::{StaticDaemon, StaticPlacement, StaticSettings};
 pub use secrets::{DirectorySecrets, SECRET_LIMIT, SecretStore, SecretValue};
 pub use version::{FLOOR, Version};

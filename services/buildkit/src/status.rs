@@ -23,6 +23,8 @@ pub(crate) struct Steps {
     limits: LogLimits,
     redactor: Redactor,
     steps: HashMap<String, Step>,
+    /// Steps that completed and may yet go on, in order of completion.
+    resting: Vec<String>,
     reported: usize,
     pushing: bool,
 }
@@ -30,32 +32,47 @@ pub(crate) struct Steps {
 #[derive(Default)]
 struct Step {
     name: String,
+    state: State,
+    /// The newest run's start.
     started: Option<Timestamp>,
-    ended: bool,
+    completed: Option<Timestamp>,
+    /// The time of all runs that were merged into one report.
+    spent: Duration,
+    cached: bool,
     error: Option<String>,
     /// Standard output and error arrive apart and are kept apart until their lines are whole.
     streams: HashMap<i64, Lines>,
     tail: VecDeque<String>,
 }
 
+/// The daemon runs one step several times in a row: for its cache key, for its content, for its export. People
+/// see one step, so a completed one rests until another step moves; if it goes on before that, it never ended.
+#[derive(Default, PartialEq, Eq, Clone, Copy)]
+enum State {
+    #[default]
+    Waiting,
+    Running,
+    Resting,
+    Ended,
+}
+
 /// A step that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FailedStep {
     pub(crate) name: String,
-    pub(crate) error: Option<String>,
     pub(crate) tail: Vec<String>,
 }
 
 impl Steps {
     pub(crate) fn new(limits: LogLimits, redactor: Redactor) -> Self {
-        Self { limits, redactor, steps: HashMap::new(), reported: 0, pushing: false }
+        Self { limits, redactor, steps: HashMap::new(), resting: Vec::new(), reported: 0, pushing: false }
     }
 
     /// Takes one message of the stream.
     pub(crate) fn apply(&mut self, response: StatusResponse) -> Vec<Progress> {
         let mut reports = Vec::new();
         // A message's vertices come first: its logs belong to steps that it may be the first to name. A step
-        // that it ends is closed after its logs.
+        // that it completes is completed after its logs.
         for vertex in &response.vertexes {
             self.start(vertex, &mut reports);
         }
@@ -63,17 +80,17 @@ impl Steps {
             self.log(log, &mut reports);
         }
         for vertex in response.vertexes {
-            self.end(vertex, &mut reports);
+            self.complete(vertex, &mut reports);
         }
         self.pushing |= response.statuses.iter().any(|status| status.id.starts_with(PUSHING));
         reports
     }
 
-    /// The stream is over: what is left of unfinished lines.
+    /// The stream is over: the ends of what rested, and what is left of unfinished lines.
     pub(crate) fn finish(&mut self) -> Vec<Progress> {
         let mut reports = Vec::new();
-        let mut open: Vec<String> =
-            self.steps.iter().filter(|(_, step)| !step.ended).map(|(digest, _)| digest.clone()).collect();
+        self.end_others("", &mut reports);
+        let mut open: Vec<String> = self.steps.keys().cloned().collect();
         open.sort_unstable();
         for digest in open {
             self.flush(&digest, &mut reports);
@@ -86,61 +103,87 @@ impl Steps {
         self.pushing
     }
 
-    /// The step that the daemon blames, or else one that ended with an error of its own. Steps that were only
-    /// stopped because another one failed say "context canceled".
+    /// The step that the daemon blames, or else the first that ended with an error of its own. Steps that were
+    /// only stopped because another one failed say "context canceled".
     pub(crate) fn failed(&self, blamed: &[String]) -> Option<FailedStep> {
-        let by_digest = blamed.iter().find_map(|digest| self.steps.get(digest));
-        let step = by_digest.filter(|step| !step.name.is_empty()).or_else(|| {
-            self.steps
-                .values()
-                .find(|step| step.error.as_deref().is_some_and(|error| !error.ends_with("context canceled")))
+        let mut blamed = blamed.iter().filter_map(|digest| self.steps.get(digest));
+        let step = blamed.find(|step| !step.name.is_empty()).or_else(|| {
+            let own = |error: &String| !error.ends_with("context canceled");
+            let failed = self.steps.values().filter(|step| step.error.as_ref().is_some_and(own));
+            failed.min_by_key(|step| step.completed.map_or(i128::MAX, nanos))
         })?;
-        Some(FailedStep {
-            name: step.name.clone(),
-            error: step.error.clone(),
-            tail: step.tail.iter().cloned().collect(),
-        })
+        Some(FailedStep { name: step.name.clone(), tail: step.tail.iter().cloned().collect() })
     }
 
-    /// The last lines of the step that was still running, for a build that was stopped.
-    pub(crate) fn running_tail(&self) -> Vec<String> {
-        let running = self.steps.values().filter(|step| step.started.is_some());
-        let loudest = running.max_by_key(|step| step.tail.len());
-        loudest.map(|step| step.tail.iter().cloned().collect()).unwrap_or_default()
+    /// The last lines of the step that was stopped with the build.
+    pub(crate) fn stopped_tail(&self) -> Vec<String> {
+        let stopped = self.steps.values().filter(|step| step.state != State::Ended || step.error.is_some());
+        let last = stopped.max_by_key(|step| step.started.map_or(i128::MIN, nanos));
+        last.map(|step| step.tail.iter().cloned().collect()).unwrap_or_default()
     }
 
     fn start(&mut self, vertex: &Vertex, reports: &mut Vec<Progress>) {
-        let Some(name) = self.tidy(&vertex.name) else { return };
+        let name = self.tidy(&vertex.name);
         let Some(step) = self.step(&vertex.digest) else { return };
-        step.name = name;
-        // A step may run again, after a cache import that came to nothing.
-        if vertex.started.is_some() && vertex.started != step.started {
-            step.started = vertex.started;
-            step.ended = false;
-            reports.push(Progress::StepStarted { name: step.name.clone() });
+        if let Some(name) = name {
+            step.name = name;
+        }
+        if vertex.started.is_none() || vertex.started == step.started {
+            return;
+        }
+        step.started = vertex.started;
+        let resumed = step.state == State::Resting;
+        step.state = State::Running;
+        let name = step.name.clone();
+        self.resting.retain(|digest| *digest != vertex.digest);
+        self.end_others(&vertex.digest, reports);
+        if !resumed {
+            reports.push(Progress::StepStarted { name });
         }
     }
 
-    fn end(&mut self, vertex: Vertex, reports: &mut Vec<Progress>) {
+    fn complete(&mut self, vertex: Vertex, reports: &mut Vec<Progress>) {
         let Some(completed) = vertex.completed else { return };
-        if self.steps.get(&vertex.digest).is_none_or(|step| step.ended) {
+        if self.steps.get(&vertex.digest).is_none_or(|step| step.state != State::Running) {
             return;
         }
         self.flush(&vertex.digest, reports);
         let error = self.tidy(&vertex.error);
-        let Some(step) = self.steps.get_mut(&vertex.digest) else { return };
-        step.ended = true;
-        step.error.clone_from(&error);
-        if error.is_none() {
-            // Only a failure's tail is ever asked for.
-            step.tail = VecDeque::new();
+        let failed = error.is_some();
+        if let Some(step) = self.steps.get_mut(&vertex.digest) {
+            step.state = State::Resting;
+            step.completed = Some(completed);
+            step.spent += step.started.map_or(Duration::ZERO, |started| between(started, completed));
+            step.cached = vertex.cached;
+            step.error = error;
         }
-        let took = step.started.as_ref().map_or(Duration::ZERO, |started| between(started, &completed));
-        reports.push(Progress::StepEnded { name: step.name.clone(), cached: vertex.cached, took, error });
+        self.resting.push(vertex.digest);
+        if failed {
+            self.end_others("", reports);
+        }
+    }
+
+    /// Reports the ends of all that rests but `digest`, now that something else moves.
+    fn end_others(&mut self, digest: &str, reports: &mut Vec<Progress>) {
+        let resting = std::mem::take(&mut self.resting);
+        let (stays, ends): (Vec<_>, Vec<_>) = resting.into_iter().partition(|other| other == digest);
+        self.resting = stays;
+        for other in ends {
+            let Some(step) = self.steps.get_mut(&other) else { continue };
+            step.state = State::Ended;
+            if step.error.is_none() {
+                // Only a failure's tail is ever asked for.
+                step.tail = VecDeque::new();
+            }
+            let (name, cached, error) = (step.name.clone(), step.cached, step.error.clone());
+            let took = std::mem::take(&mut step.spent);
+            reports.push(Progress::StepEnded { name, cached, took, error });
+        }
     }
 
     fn log(&mut self, log: &VertexLog, reports: &mut Vec<Progress>) {
         let limit = self.limits.line;
+        self.end_others(&log.vertex, reports);
         let Some(step) = self.step(&log.vertex) else { return };
         let lines = step.streams.entry(log.stream).or_default().push(&log.msg, limit);
         for line in lines {
@@ -189,8 +232,11 @@ impl Steps {
     }
 }
 
-fn between(start: &Timestamp, end: &Timestamp) -> Duration {
-    let nanos = |time: &Timestamp| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+fn nanos(time: Timestamp) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
+}
+
+fn between(start: Timestamp, end: Timestamp) -> Duration {
     u64::try_from(nanos(end) - nanos(start)).map_or(Duration::ZERO, Duration::from_nanos)
 }
 
@@ -252,16 +298,21 @@ mod tests {
         assert_eq!(steps.apply(running.clone()), [started("RUN x")]);
         assert_eq!(steps.apply(running), []);
         let done = message(vec![vertex("a", "RUN x", Some(1000), Some(2500))], vec![]);
-        assert_eq!(steps.apply(done.clone()), [ended("RUN x", 1500)]);
+        assert_eq!(steps.apply(done.clone()), []);
         assert_eq!(steps.apply(done), []);
+        assert_eq!(steps.finish(), [ended("RUN x", 1500)]);
     }
 
     #[test]
-    fn a_step_that_runs_again_is_reported_again() {
+    fn runs_in_a_row_are_one_step_and_a_run_after_others_is_another() {
         let mut steps = steps();
-        steps.apply(message(vec![vertex("a", "RUN x", Some(1), Some(2))], vec![]));
-        let again = steps.apply(message(vec![vertex("a", "RUN x", Some(5), Some(9))], vec![]));
-        assert_eq!(again, [started("RUN x"), ended("RUN x", 4)]);
+        let run =
+            |digest: &str, from, to| message(vec![vertex(digest, digest, Some(from), Some(to))], vec![]);
+        assert_eq!(steps.apply(run("a", 1, 2)), [started("a")]);
+        assert_eq!(steps.apply(run("a", 5, 9)), []);
+        assert_eq!(steps.apply(run("b", 10, 11)), [ended("a", 5), started("b")]);
+        assert_eq!(steps.apply(run("a", 20, 21)), [ended("b", 1), started("a")]);
+        assert_eq!(steps.finish(), [ended("a", 1)]);
     }
 
     #[test]
@@ -271,14 +322,17 @@ mod tests {
         let both = vec![log("b", 1, "other\n"), log("a", 2, "error\n"), log("a", 1, "llo\nrest")];
         assert_eq!(steps.apply(message(vec![], both)), [line("other"), line("error"), line("hello")]);
         let end = steps.apply(message(vec![vertex("a", "RUN x", Some(0), Some(1))], vec![]));
-        assert_eq!(end, [started("RUN x"), line("rest"), ended("RUN x", 1)]);
+        assert_eq!(end, [started("RUN x"), line("rest")]);
+        assert_eq!(steps.finish(), [ended("RUN x", 1)]);
     }
 
     #[test]
-    fn a_message_that_ends_a_step_reports_its_logs_first() {
+    fn a_step_ends_after_its_own_logs_and_before_those_of_another() {
         let mut steps = steps();
-        let all = message(vec![vertex("a", "RUN x", Some(0), Some(1))], vec![log("a", 1, "one\ntwo")]);
-        assert_eq!(steps.apply(all), [started("RUN x"), line("one"), line("two"), ended("RUN x", 1)]);
+        let first = message(vec![vertex("a", "RUN x", Some(0), Some(1))], vec![log("a", 1, "one\ntwo")]);
+        assert_eq!(steps.apply(first), [started("RUN x"), line("one"), line("two")]);
+        let other = steps.apply(message(vec![], vec![log("b", 1, "three\n")]));
+        assert_eq!(other, [ended("RUN x", 1), line("three")]);
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! Builds that fail by their own fault, told apart by type.
+
+use fabrique_bed::Bed;
+use fabrique_core::failure::FailureKind;
+use fabrique_core::id::{ImageRepository, RelPath};
+use fabrique_ports::builder::{BuildFailure, BuildRequest};
+
+use crate::support::{Source, builder, failed};
+
+async fn failure(bed: &Bed, request: &BuildRequest) -> BuildFailure {
+    failed(&builder(bed), bed.buildkit(0), request).await.0
+}
+
+/// The Dockerfile's own fault, with these words in the message.
+async fn sources_fault(dockerfile: &str, words: &[&str]) -> BuildFailure {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let failure = failure(bed, &source.dockerfile(dockerfile).await).await;
+    assert_eq!(failure.kind, FailureKind::Source, "{failure:?}");
+    for word in words {
+        assert!(failure.message.contains(word), "{word} in {failure:?}");
+    }
+    failure
+}
+
+#[tokio::test]
+async fn a_failing_run_step_is_the_sources_with_its_last_lines() {
+    let base = Bed::shared().await.registry().busybox();
+    let dockerfile = format!("FROM {base}\nRUN echo fine\nRUN seq 1 100; echo oh no >&2; exit 7\n");
+    let failure = sources_fault(&dockerfile, &["seq 1 100", "exit code 7", "Dockerfile line 3"]).await;
+    // Output and errors reach the daemon through two pipes: which of the two last lines is last is open.
+    let (_, last) = failure.log_tail.split_at(failure.log_tail.len() - 2);
+    assert!(last.contains(&"100".to_owned()) && last.contains(&"oh no".to_owned()), "{last:?}");
+    assert!(!failure.log_tail.contains(&"fine".to_owned()));
+}
+
+#[tokio::test]
+async fn a_step_that_kills_itself_is_the_sources() {
+    let base = Bed::shared().await.registry().busybox();
+    sources_fault(&format!("FROM {base}\nRUN kill -9 $$\n"), &["exit code 137"]).await;
+}
+
+#[tokio::test]
+async fn a_missing_dockerfile_is_the_sources() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let head = source.git.head().await.unwrap();
+    let failure = failure(bed, &source.request(&head)).await;
+    assert_eq!(failure.kind, FailureKind::Source);
+    assert!(failure.message.contains("Dockerfile: no such file"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_syntax_error_is_the_sources_with_its_line() {
+    sources_fault("FROM scratch\nRUNN x\n", &["unknown instruction: RUNN", "Dockerfile line 2"]).await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_in_the_source_is_the_sources() {
+    sources_fault("FROM scratch\nCOPY nope /\n", &["COPY nope", "not found", "Dockerfile line 2"]).await;
+}
+
+#[tokio::test]
+async fn a_missing_base_image_is_the_sources() {
+    let host = Bed::shared().await.registry().host();
+    let missing = format!("{host}/base/busybox:no-such");
+    sources_fault(&format!("FROM {missing}\nRUN true\n"), &[&missing, "does not exist"]).await;
+    let missing = format!("{host}/base/busybox@sha256:{}", "a".repeat(64));
+    sources_fault(&format!("FROM {missing}\nRUN true\n"), &[&missing, "does not exist"]).await;
+}
+
+#[tokio::test]
+async fn a_base_image_outside_the_permitted_registries_is_refused() {
+    let forbidden = "docker.io/library/busybox:latest";
+    sources_fault("FROM busybox\nRUN true\n", &[forbidden, "not permitted", "line 1"]).await;
+    sources_fault("FROM scratch\nCOPY --from=busybox / /\n", &[forbidden, "not permitted", "line 2"]).await;
+}
+
+#[tokio::test]
+async fn other_sources_are_refused() {
+    let bed = Bed::shared().await;
+    let other = format!("{}/other/repo.git", bed.gitea().base_url());
+    sources_fault(&format!("FROM scratch\nADD {other} /x\n"), &["git://", "not permitted"]).await;
+    let url = format!("{}/v2/", bed.registry().base_url());
+    sources_fault(&format!("FROM scratch\nADD {url} /x\n"), &[&url, "not permitted"]).await;
+}
+
+#[tokio::test]
+async fn the_own_repository_at_another_revision_is_refused() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let own = bed.gitea().clone_url(&source.org, "citation");
+    let failure = failure(bed, &source.dockerfile(&format!("FROM scratch\nADD {own} /x\n")).await).await;
+    assert_eq!(failure.kind, FailureKind::Source);
+    assert!(failure.message.contains("not permitted"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn what_the_revision_lacks_is_the_sources() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let mut request = source.dockerfile("FROM scratch\nCOPY . /\n").await;
+    request.context = RelPath::parse("no/such").unwrap();
+    assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
+    request.context = RelPath::root();
+    request.target = Some("no-such".into());
+    assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
+    let gone = source.request(&"ab".repeat(20));
+    assert_eq!(failure(bed, &gone).await.kind, FailureKind::Source);
+}
+
+#[tokio::test]
+async fn a_symlink_does_not_lead_out_of_the_context() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    source.git.write("app/Dockerfile", "FROM scratch\nCOPY out /\n").await.unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", source.git.path().join("app/out")).unwrap();
+    std::os::unix::fs::symlink("app", source.git.path().join("link")).unwrap();
+    let mut request = source.pushed().await;
+    request.context = RelPath::parse("app").unwrap();
+    assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
+    request.context = RelPath::parse("link").unwrap();
+    assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
+}
+
+#[tokio::test]
+async fn a_push_to_nowhere_is_infrastructure() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let mut request = source.dockerfile("FROM scratch\nCOPY Dockerfile /\n").await;
+    let port = fabrique_bed::free_port().unwrap();
+    request.image = ImageRepository::parse(&format!("127.0.0.1:{port}/x")).unwrap();
+    let failure = failure(bed, &request).await;
+    assert_eq!(failure.kind, FailureKind::Infrastructure, "{failure:?}");
+    assert!(failure.message.contains("failed to push"), "{failure:?}");
+}
