@@ -315,3 +315,52 @@ pub(crate) fn concerns(event: &Event, name: &AppName) -> bool {
         EventBody::Warning { app, .. } => app.as_ref() == Some(name),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn warning(id: &str, words: &str) -> Event {
+        let body = EventBody::Warning { app: None, message: words.to_owned() };
+        Event { id: id.to_owned(), at: Timestamp(0), trace: Some("not a trace\r\nx: y".to_owned()), body }
+    }
+
+    #[test]
+    fn no_value_can_add_a_header() {
+        let (headers, _) = encode(&warning("01\r\nNats-Rollup: all", "w"), "/fabrique/test").unwrap();
+        assert_eq!(headers.get(ID), None);
+        assert_eq!(headers.get(TRACEPARENT), None);
+        assert!(headers.iter().flat_map(|(_, values)| values).all(|value| !value.as_str().contains('\n')));
+    }
+
+    #[test]
+    fn a_traceparent_is_recognised_by_its_form() {
+        assert!(is_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"));
+        for bad in ["", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01", "00-4bf9-00f0-01", "---"] {
+            assert!(!is_traceparent(bad), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_on_the_bus_decoding_never_panics(kind in "[A-Za-z.0-9]{0,30}", body in any::<Vec<u8>>()) {
+            for kind in [kind, "fabrique.v1.BuildChanged".to_owned(), "fabrique.v1.Delivery".to_owned()] {
+                let mut headers = HeaderMap::new();
+                headers.insert(TYPE, kind.as_str());
+                let _ = decode(Some(&headers), &body);
+            }
+            prop_assert!(decode(None, &body).is_err());
+        }
+
+        #[test]
+        fn long_words_are_cut_and_stay_an_event(words in ".{0,3000}") {
+            let (headers, body) = encode(&warning("01k", &words.repeat(3)), "/fabrique/test").unwrap();
+            prop_assert!(body.len() < 64 << 10);
+            let event = decode(Some(&headers), &body).unwrap();
+            let EventBody::Warning { message, .. } = event.body else { panic!("{event:?}") };
+            prop_assert!(message.len() <= TEXT + '…'.len_utf8());
+        }
+    }
+}

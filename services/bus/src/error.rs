@@ -143,7 +143,7 @@ impl BusError {
             }
             BusError::Refused { .. } => Some("check the user and password of this role".to_owned()),
             BusError::Forbidden { .. } => {
-                Some("give the role its permissions, see the NATS configuration in docs".to_owned())
+                Some("services/bus/README.md lists the permissions of each role".to_owned())
             }
             BusError::NoStream { .. } => {
                 Some("`fabrique init` makes the streams; or the bus is restarting".to_owned())

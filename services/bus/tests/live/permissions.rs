@@ -1,0 +1,112 @@
+//! What each role may and may not do.
+
+use fabrique_core::id::{AppName, BuildKey};
+use fabrique_core::memory::Memory;
+use fabrique_core::time::Timestamp;
+use fabrique_core::work::WorkRecord;
+use fabrique_ports::bus::{
+    Board as _, BusSetup as _, Command, Commands as _, Event, EventBody, Events as _, Request, Wakes as _,
+};
+use fabrique_ports::records::{BuildHistory as _, Logs as _, Memories as _, Records as _};
+use fabrique_ports::{Fault, PortResult};
+use futures::StreamExt as _;
+
+use crate::{bus, new_app, new_build, push, raw_client, shared_bed};
+
+fn denied<T: std::fmt::Debug>(what: &str, outcome: PortResult<T>) {
+    let error = outcome.expect_err(what);
+    assert_eq!(error.fault(), Fault::Denied, "{what}: {error}");
+    assert!(error.to_string().contains("Permissions Violation"), "{what}: {error}");
+}
+
+fn decision(app: &AppName) -> Event {
+    let body = EventBody::Decision {
+        app: app.clone(),
+        target: None,
+        action: "nothing".to_owned(),
+        reason: "none".to_owned(),
+    };
+    Event { id: ulid::Ulid::generate().to_string(), at: Timestamp(0), trace: None, body }
+}
+
+#[tokio::test]
+async fn the_receiver_wakes_and_reports_and_nothing_else() {
+    let bus = bus(shared_bed().await, "receiver").await;
+    let app = new_app();
+    bus.wake(&app, &push()).await.unwrap();
+    let warning = EventBody::Warning { app: None, message: "x".to_owned() };
+    bus.publish(&Event { body: warning, ..decision(&app) }).await.unwrap();
+    let key = BuildKey::parse(&"d".repeat(64)).unwrap();
+    let request = Request { app: app.clone(), command: Command::Release, caller: String::new() };
+    let (work, thought) = (WorkRecord::default(), Memory { rebuild: 1, ..Memory::default() });
+    let (publish, swap, memory, desk, record, log, desks, ensure, send) = tokio::join!(
+        async { bus.publish(&decision(&app)).await },
+        bus.swap_work(&app, &work, 0),
+        bus.swap_memory(&app, &thought, 0),
+        bus.desk(&app),
+        bus.record(&key),
+        async { bus.close_log(&new_build(&app)).await },
+        bus.desks(),
+        bus.ensure(),
+        bus.send(&request),
+    );
+    denied("publishing a decision", publish);
+    denied("claiming", swap);
+    denied("writing a memory", memory);
+    denied("reading a desk", desk);
+    denied("reading a record", record);
+    denied("closing a log", log);
+    denied("listing desks", desks);
+    denied("making streams", ensure);
+    denied("sending commands", send);
+}
+
+#[tokio::test]
+async fn the_worker_does_its_work_and_cannot_change_the_streams() {
+    let bed = shared_bed().await;
+    let bus = bus(bed, "worker").await;
+    let app = new_app();
+    bus.swap_memory(&app, &Memory::default(), 0).await.unwrap();
+    bus.memories().await.unwrap();
+    bus.builds(None, 1).await.unwrap();
+    bus.publish(&decision(&app)).await.unwrap();
+    let context = async_nats::jetstream::new(raw_client(bed, "worker").await);
+    assert!(context.delete_stream("FABRIQUE_WAKE").await.is_err());
+    context.get_stream("FABRIQUE_WAKE").await.unwrap().purge().await.unwrap_err();
+    let delivery = context.publish("fabrique.delivery.a.b", "forged".into()).await.unwrap();
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_millis(500), delivery.into_future()).await.is_err()
+    );
+}
+
+#[tokio::test]
+async fn the_reconciler_reads_and_wakes_and_does_not_write() {
+    let bus = bus(shared_bed().await, "reconciler").await;
+    let app = new_app();
+    bus.wake(&app, &push()).await.unwrap();
+    bus.desks().await.unwrap();
+    bus.memories().await.unwrap();
+    bus.builds(Some(&app), 5).await.unwrap();
+    let (work, thought) = (WorkRecord::default(), Memory::default());
+    let (swap, memory) = tokio::join!(bus.swap_work(&app, &work, 0), bus.swap_memory(&app, &thought, 0),);
+    denied("claiming", swap);
+    denied("writing a memory", memory);
+}
+
+#[tokio::test]
+async fn the_operator_reads_everything_and_wakes_nobody() {
+    let bus = bus(shared_bed().await, "operator").await;
+    let app = new_app();
+    bus.desks().await.unwrap();
+    bus.memories().await.unwrap();
+    bus.usage().await.unwrap();
+    drop(bus.tail(None, Some(Timestamp(0))).await.unwrap());
+    drop(bus.read_log(&new_build(&app), false).await.unwrap().collect::<Vec<_>>().await);
+    denied("waking", bus.wake(&app, &push()).await);
+}
+
+#[tokio::test]
+async fn the_observer_publishes_nothing() {
+    let bus = bus(shared_bed().await, "observer").await;
+    denied("waking", bus.wake(&new_app(), &push()).await);
+}
