@@ -191,6 +191,12 @@ impl Bed {
         daemon.unwrap_or_else(|| panic!("this bed has no BuildKit daemon {number}"))
     }
 
+    /// Every builder, in order.
+    #[must_use]
+    pub fn builders(&self) -> &[Buildkit] {
+        &self.peers.buildkit
+    }
+
     /// The bed's own folder, for files that should go when it goes.
     #[must_use]
     pub fn folder(&self) -> &Path {

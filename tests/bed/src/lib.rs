@@ -61,7 +61,7 @@ pub use buildkit::{Buildkit, BuildkitOptions, TlsFiles};
 pub use git::GitRepo;
 pub use gitea::{Gitea, GiteaOptions, Queues};
 pub use nats::{Nats, NatsOptions, ROLES};
-pub use peer::Peer;
+pub use peer::{Peer, Program};
 pub use ports::free_port;
 pub use registry::Registry;
 pub use tls::MutualTls;

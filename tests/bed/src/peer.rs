@@ -42,7 +42,40 @@ pub struct Peer {
     running: Mutex<Option<Arc<Running>>>,
 }
 
+/// A program of the caller's own, to be run with the bed's care: no life after its owner's, its log kept.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// The name that its log and errors carry.
+    pub name: String,
+    /// The executable.
+    pub executable: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its whole environment but for PATH.
+    pub env: Vec<(String, String)>,
+    /// Where it runs and logs.
+    pub folder: PathBuf,
+    /// The URL that answers 200 once it is ready.
+    pub ready_url: String,
+}
+
 impl Peer {
+    /// Starts a program of the caller's own and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it ends by itself or is not ready within a minute.
+    pub async fn run(program: Program) -> Result<Self> {
+        let log = program.folder.join(format!("{}.log", program.name));
+        let launch = Launch {
+            program: program.executable,
+            args: program.args,
+            env: program.env,
+            folder: program.folder,
+            user: None,
+        };
+        Self::start(&program.name, launch, Ready::Http(program.ready_url), log).await
+    }
+
     pub(crate) async fn start(name: &str, launch: Launch, ready: Ready, log: PathBuf) -> Result<Self> {
         let peer = Self { name: name.to_owned(), launch, ready, log, running: Mutex::new(None) };
         peer.start_again().await?;

@@ -1,0 +1,17 @@
+//! A bed with a fabrique on it: what the journeys, the demo and the benchmarks play on.
+//!
+//! [`Stage`] starts real peers ([`fabrique_bed`]), creates `cluster/apps` and the tokens that each role
+//! needs, writes one configuration file, and runs the `fabrique` binary as processes that can be stopped,
+//! killed and paused. [`SampleApp`] is an app of one repository with both placeholders bound, as the seeds
+//! describe it. Nothing here reaches into fabrique: it is seen through its command line, its webhook and
+//! what it leaves on the servers.
+
+mod app;
+mod config;
+mod look;
+mod stage;
+
+pub use app::{AppOptions, SampleApp};
+pub use config::Settings;
+pub use look::{Composition, Status};
+pub use stage::{Fabrique, Stage, StageBuilder};
