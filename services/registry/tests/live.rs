@@ -1,5 +1,7 @@
 //! The adapter against the real registry, and against servers that misbehave.
 
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
