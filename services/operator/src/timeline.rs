@@ -352,15 +352,15 @@ mod tests {
         ]);
         assert_eq!(timeline.exit(), Exit::Ok);
         insta::assert_snapshot!(timeline, @r"
-         0.000 s  push      1b1d1b1d1b1d arrived at the forge
-         0.220 s  delivery  refs/heads/main at 1b1d1b1d1b1d wakes citation
-         0.220 s  wake      citation is to be looked at
-         0.260 s  decision  build 1b1d1b1d1b1d: 1b1d1b1d1b1d is not built yet
-         0.300 s  build     building
-         0.900 s  step      [2/3] RUN make 0.4 s
-         1.200 s  digest    sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e
-         1.600 s  commit    image of prod shows 1b1d1b1d1b1d as sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e (commit c0dec0dec0de)
-         1.610 s  build     committed sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e in c0dec0dec0de
+          0.000 s  push      1b1d1b1d1b1d arrived at the forge
+          0.220 s  delivery  refs/heads/main at 1b1d1b1d1b1d wakes citation
+          0.220 s  wake      citation is to be looked at
+          0.260 s  decision  build 1b1d1b1d1b1d: 1b1d1b1d1b1d is not built yet
+          0.300 s  build     building
+          0.900 s  step      [2/3] RUN make 0.4 s
+          1.200 s  digest    sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e
+          1.600 s  commit    image of prod shows 1b1d1b1d1b1d as sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e (commit c0dec0dec0de)
+          1.610 s  build     committed sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e in c0dec0dec0de
         committed citation 1b1d1b1d1b1d sha256:2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e in 1.6 s
         ");
     }
