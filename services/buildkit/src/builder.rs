@@ -252,15 +252,17 @@ struct Run {
 
 impl Run {
     async fn until_the_end(&mut self, deadline: Instant, cancel: &CancellationToken) -> Ending {
+        let mut cancelled_at = None;
         let ending = loop {
             let Some(solve) = self.solve.as_mut() else { break Ending::Cancelled };
-            // Once the manifest is on its way the image is as good as pushed, and the caller wants its digest.
-            let stoppable = !self.steps.pushing();
+            // Once the manifest is on its way the image is as good as pushed, and the caller wants its digest; but
+            // a registry that hangs must not hold up a cancellation.
+            let grace = if self.steps.pushing() { self.patience.ending } else { Duration::ZERO };
             tokio::select! {
                 biased;
                 answer = solve => break Ending::Solved(answer.map(Response::into_inner)),
                 update = self.status.next() => self.apply(update),
-                () = cancel.cancelled(), if stoppable => break Ending::Cancelled,
+                () = stopped(cancel, &mut cancelled_at, grace) => break Ending::Cancelled,
                 () = tokio::time::sleep_until(deadline) => break Ending::TimedOut,
                 () = self.session.silent(self.patience.silence) => break Ending::Silent,
             }
@@ -291,6 +293,15 @@ impl Run {
         for report in self.steps.apply(update) {
             self.progress.report(report);
         }
+    }
+}
+
+/// Ends `grace` after the token was cancelled, which `since` remembers from one call to the next.
+async fn stopped(cancel: &CancellationToken, since: &mut Option<Instant>, grace: Duration) {
+    cancel.cancelled().await;
+    let since = *since.get_or_insert_with(Instant::now);
+    if !grace.is_zero() {
+        tokio::time::sleep_until(since + grace).await;
     }
 }
 
