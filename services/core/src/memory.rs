@@ -126,6 +126,10 @@ pub struct ChannelMemory {
     /// committed, elsewhere on the forge it was committed and taken back, nowhere it never happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<Committed>,
+    /// Intents of holders that went away before they pushed. One of them may have been stopped in between and
+    /// push later, so that its commit has to be recognised as automation's own when it shows up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub abandoned: Vec<Committed>,
 }
 
 /// One automatic commit.
@@ -142,6 +146,31 @@ pub struct Committed {
     /// The key the image was built under, on the image channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<BuildKey>,
+}
+
+impl ChannelMemory {
+    /// How many abandoned intents are kept: each needs a stopped worker that is still to wake up.
+    const ABANDONED: usize = 3;
+
+    /// The intent's outcome is known: it arrived, or it did not (yet).
+    pub fn resolve_intent(&mut self, arrived: bool) {
+        let Some(intent) = self.intent.take() else { return };
+        if arrived {
+            self.committed = Some(intent);
+            return;
+        }
+        self.abandoned.push(intent);
+        let surplus = self.abandoned.len().saturating_sub(Self::ABANDONED);
+        self.abandoned.drain(..surplus);
+    }
+
+    /// The composition shows `revision` with `digest`: if an abandoned intent said so, it arrived late.
+    pub fn recognise(&mut self, revision: &Revision, digest: Option<&Digest>) {
+        let shown = |c: &Committed| c.revision == *revision && c.digest.as_ref() == digest;
+        if let Some(index) = self.abandoned.iter().position(shown) {
+            self.committed = Some(self.abandoned.remove(index));
+        }
+    }
 }
 
 impl Memory {

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::id::Revision;
 use crate::relation::{Relation, Watched};
 use crate::time::Timestamp;
-use crate::view::{EnvironmentView, HoldView, Step, TakenBack};
+use crate::view::{EnvironmentView, HoldView, Step};
 
 /// What one channel needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,7 +172,7 @@ fn stopped(environment: &EnvironmentView, hold: Option<&HoldView>) -> Option<Ver
 
 fn judge_step(
     step: Option<&Step>,
-    taken_back: Option<&TakenBack>,
+    taken_back: Option<&Step>,
     candidate: Candidate,
     released: bool,
 ) -> Verdict {
@@ -184,11 +184,8 @@ fn judge_step(
     if step.is_some_and(|s| s.relation == Relation::Same) {
         return Verdict::UpToDate;
     }
-    if let Some(removed) = taken_back.filter(|_| !released) {
-        // Everything up to the removed revision was removed with it.
-        if matches!(removed.relation, Relation::Same | Relation::Behind) {
-            return Verdict::TakenBack { revision: removed.revision.clone() };
-        }
+    if let Some(removed) = taken_back.filter(|removed| !released && !is_news(removed)) {
+        return Verdict::TakenBack { revision: removed.from.clone() };
     }
     let Some(step) = step else { return Verdict::Advance };
     let deployed = || step.from.clone();
@@ -207,5 +204,15 @@ fn judge_step(
     match verdict {
         Verdict::Advance if step.watched == Watched::Unchanged => Verdict::Unchanged { since: deployed() },
         other => other,
+    }
+}
+
+/// Whether the candidate is something else than what a person removed. Everything up to the removed
+/// revision was removed with it, and so was whatever differs from it in no watched path; and when the
+/// removed revision is gone from the repository, nobody can tell.
+fn is_news(removed: &Step) -> bool {
+    match removed.relation {
+        Relation::Same | Relation::Behind | Relation::Unknown => false,
+        Relation::Ahead | Relation::Diverged => removed.watched == Watched::Changed,
     }
 }

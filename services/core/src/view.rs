@@ -110,8 +110,8 @@ pub struct ImageView {
     pub digest: Option<Digest>,
     /// Whether the deployed image was built under the registration's present inputs, revision aside.
     pub same_inputs: bool,
-    /// A build that automation had committed and a person removed, and how the target relates to it.
-    pub taken_back: Option<TakenBack>,
+    /// From a revision that automation had committed and a person removed, to the candidate.
+    pub taken_back: Option<Step>,
 }
 
 /// The infra channel of an environment.
@@ -123,8 +123,8 @@ pub struct InfraView {
     pub hold: Option<HoldView>,
     /// From the deployed revision to the target; absent before the first copy.
     pub step: Option<Step>,
-    /// A copy that automation had committed and a person removed.
-    pub taken_back: Option<TakenBack>,
+    /// From a revision that automation had copied and a person removed, to the head.
+    pub taken_back: Option<Step>,
 }
 
 /// A person's hold that is in force.
@@ -136,13 +136,4 @@ pub struct HoldView {
     pub reason: String,
     /// Until when; for good when absent.
     pub until: Option<Timestamp>,
-}
-
-/// Something automation had committed and a person removed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TakenBack {
-    /// The source revision that was removed.
-    pub revision: Revision,
-    /// Where the candidate stands as seen from it.
-    pub relation: Relation,
 }

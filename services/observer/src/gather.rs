@@ -12,10 +12,10 @@ use fabrique_core::relation::Relation;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Candidate;
 use fabrique_core::view::{
-    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, TakenBack, Target, View,
+    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, Step, Target, View,
 };
-use fabrique_gitops::composition;
 use fabrique_gitops::head::{self, EnvironmentHead};
+use fabrique_gitops::{composition, plan};
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::records::Records;
 use fabrique_ports::registry::Registry;
@@ -252,12 +252,10 @@ impl<'a> Gathering<'a> {
             hold: in_force(composition.image.hold.as_ref(), self.now),
             step,
             digest: deployed.map(|d| d.digest.clone()),
-            same_inputs: deployed.is_none_or(|d| self.same_inputs(&remembered, d, key)),
+            same_inputs: deployed.is_none_or(|d| self.same_inputs(&remembered, d, (candidate, key))),
             taken_back: self
-                .taken_back(&remembered, candidate, |committed| {
-                    deployed.is_some_and(|d| {
-                        d.revision == committed.revision && Some(&d.digest) == committed.digest.as_ref()
-                    })
+                .taken_back(&remembered, candidate, &self.image_paths, |committed| {
+                    deployed.is_some_and(|d| shows_image(d, committed))
                 })
                 .await?,
         })
@@ -271,56 +269,56 @@ impl<'a> Gathering<'a> {
     ) -> PortResult<InfraView> {
         let remembered = self.memory.channel(&environment.name, Channel::Infra);
         let deployed = composition.infra.deployed.as_ref();
-        let step = match (deployed, environment.infra.overlay()) {
-            (Some(deployed), Some(overlay)) => {
-                let paths = WatchedPaths::of_overlay(overlay).map_err(|e| bad_glob(self.app, &e))?;
-                let step = self.comparison.step(&deployed.revision, head, &paths).await?;
-                // A registration that names another overlay asks for a copy whatever the source says.
-                Some(step).filter(|_| deployed.overlay == *overlay)
-            }
-            (Some(_), None) | (None, _) => None,
+        let Some(overlay) = environment.infra.overlay() else {
+            return Ok(InfraView { follows_head: false, hold: None, step: None, taken_back: None });
+        };
+        let paths = WatchedPaths::of_overlay(overlay).map_err(|e| bad_glob(self.app, &e))?;
+        // A registration that names another overlay asks for a copy whatever the source says.
+        let step = match deployed.filter(|d| d.overlay == *overlay) {
+            Some(deployed) => Some(self.comparison.step(&deployed.revision, head, &paths).await?),
+            None => None,
         };
         Ok(InfraView {
             follows_head: matches!(environment.infra, InfraFrom::Head(_)),
             hold: in_force(composition.infra.hold.as_ref(), self.now),
             step,
             taken_back: self
-                .taken_back(&remembered, head, |committed| {
+                .taken_back(&remembered, head, &paths, |committed| {
                     deployed.is_some_and(|d| d.revision == committed.revision)
                 })
                 .await?,
         })
     }
 
+    /// Whether the deployed image was built under the registration's present inputs. What automation did not
+    /// commit has no known key; and a finished build whose own inputs are outdated (`candidate` is not the
+    /// present key of its revision) has nothing to set right.
     fn same_inputs(
         &self,
         remembered: &ChannelMemory,
         deployed: &DeployedImage,
-        key: Option<&BuildKey>,
+        candidate: (&Revision, Option<&BuildKey>),
     ) -> bool {
-        let built_under = remembered
-            .committed
-            .as_ref()
-            .filter(|committed| committed.digest.as_ref() == Some(&deployed.digest))
-            .and_then(|committed| committed.key.as_ref());
-        let Some(built_under) = built_under else { return true };
-        match key {
-            Some(key) => built_under == key,
-            None => *built_under == BuildInputs::of(self.app, &deployed.revision, self.memory.rebuild).key(),
+        let present = |revision: &Revision| BuildInputs::of(self.app, revision, self.memory.rebuild).key();
+        if candidate.1.is_some_and(|key| *key != present(candidate.0)) {
+            return true;
         }
+        let built_under =
+            remembered.committed.as_ref().filter(|c| shows_image(deployed, c)).and_then(|c| c.key.as_ref());
+        built_under.is_none_or(|key| *key == present(&deployed.revision))
     }
 
     async fn taken_back(
         &self,
         remembered: &ChannelMemory,
         candidate: &Revision,
+        paths: &WatchedPaths,
         shown: impl Fn(&Committed) -> bool,
-    ) -> PortResult<Option<TakenBack>> {
-        let Some(removed) = remembered.committed.as_ref().filter(|committed| !shown(committed)) else {
-            return Ok(None);
-        };
-        let relation = self.comparison.relation(&removed.revision, candidate).await?;
-        Ok(Some(TakenBack { revision: removed.revision.clone(), relation }))
+    ) -> PortResult<Option<Step>> {
+        match remembered.committed.as_ref().filter(|committed| !shown(committed)) {
+            Some(removed) => Ok(Some(self.comparison.step(&removed.revision, candidate, paths).await?)),
+            None => Ok(None),
+        }
     }
 
     async fn last_built(&self, head: &Revision) -> PortResult<Option<LastBuilt>> {
@@ -341,12 +339,15 @@ impl<'a> Gathering<'a> {
     }
 }
 
+fn shows_image(deployed: &DeployedImage, committed: &Committed) -> bool {
+    deployed.revision == committed.revision && Some(&deployed.digest) == committed.digest.as_ref()
+}
+
 fn in_force(hold: Option<&Hold>, now: Timestamp) -> Option<HoldView> {
-    let hold = hold?;
+    let hold = hold.filter(|hold| plan::in_force(hold, now))?;
     let until = hold.until.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     let until = until.and_then(|t| u64::try_from(t.as_millisecond()).ok()).map(Timestamp);
-    let over = until.is_some_and(|until| until <= now);
-    (!over).then(|| HoldView { by: hold.by.clone(), reason: hold.reason.clone(), until })
+    Some(HoldView { by: hold.by.clone(), reason: hold.reason.clone(), until })
 }
 
 fn bad_glob(app: &App, error: &globset::Error) -> PortError {

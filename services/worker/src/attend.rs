@@ -165,7 +165,19 @@ impl Attendance {
         let memory = self.memory.get().await;
         let view = self.shop.observer.observe(app, apps, &memory, self.shop.ambient.now()).await?;
         let decision = decide(&view);
+        self.end_release(&view, &decision).await?;
         Ok((view, decision))
+    }
+
+    /// A release is for one target and one deployment of it: what a person removes after that stays removed.
+    async fn end_release(&self, view: &View, decision: &Decision) -> PortResult<()> {
+        let Some(released) = &view.memory.released else { return Ok(()) };
+        let is_target = matches!(&view.target, Target::At { revision, .. } if revision == released);
+        let is_over = matches!(decision.reason, Reason::Settled(_) | Reason::Built(_));
+        if is_target && !is_over {
+            return Ok(());
+        }
+        self.memory.update(|memory| memory.released = None).await.map(drop)
     }
 
     async fn act(

@@ -300,6 +300,8 @@ impl Rounds {
                 }
                 if !landed.is_empty() {
                     memory.failure = None;
+                    // Spent: a person who removes it again is not overruled by the old word.
+                    memory.released = None;
                 }
             })
             .await;

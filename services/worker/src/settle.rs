@@ -37,17 +37,13 @@ pub(crate) async fn settle(
             for (environment, channel, intent, arrived) in &fates {
                 let remembered = memory.channel_mut(environment, *channel);
                 if remembered.intent.as_ref() == Some(intent) {
-                    remembered.intent = None;
-                    if *arrived {
-                        remembered.committed = Some(intent.clone());
-                    }
+                    remembered.resolve_intent(*arrived);
                 }
             }
-            for (environment, committed) in &deployed {
-                memory
-                    .channel_mut(environment, Channel::Image)
-                    .committed
-                    .get_or_insert_with(|| committed.clone());
+            for (environment, shown) in &deployed {
+                let remembered = memory.channel_mut(environment, Channel::Image);
+                remembered.recognise(&shown.revision, shown.digest.as_ref());
+                remembered.committed.get_or_insert_with(|| shown.clone());
             }
         })
         .await?;
@@ -96,12 +92,11 @@ pub(crate) async fn commit_arrived(
     }
 }
 
-/// What compositions show as built by fabrique although the memory knows of no commit: it was lost, or the
-/// app is older than it.
+/// What compositions show as built by fabrique. The memory learns it where it knows of no commit: it was
+/// lost, or the app is older than it.
 fn deployed_by_us(app: &App, apps: &Apps, memory: &Memory) -> Vec<(EnvironmentName, Committed)> {
     app.environments
         .iter()
-        .filter(|environment| memory.channel(&environment.name, Channel::Image).committed.is_none())
         .filter_map(|environment| {
             let composition = composition::load(&apps.tree, app, &environment.name).ok()??;
             let image = composition.image.deployed.filter(|image| image.build.is_some())?;

@@ -168,10 +168,9 @@ fn broken_by(
     check(channel == Channel::Image || filled, "4: an overlay is copied without an image to fill in");
     let hold = before.environments[environment].channel(channel).hold;
     check(!hold.is_some_and(|hold| hold.in_force(world.now)), "5: a held channel moves");
-    // What the forge lost cannot be told from something older: see the ignored test in the scenarios.
     let returns = world.audit.removed[environment][slot(channel)]
         .as_ref()
-        .is_some_and(|removed| is_up_to(world, rev, removed.revision) && !source.is_gone(removed.revision));
+        .is_some_and(|removed| is_removed(world, channel, rev, removed.revision));
     check(!returns || released || back_at_base, "5: what a person removed comes back");
     let recorded = automatic.value.digest.as_ref().is_none_or(|digest| {
         world
@@ -184,9 +183,13 @@ fn broken_by(
     broken
 }
 
-/// Whether `rev` is `limit` or one of its ancestors.
-fn is_up_to(world: &World, rev: Rev, limit: Rev) -> bool {
-    matches!(world.source.truly(limit, rev), Relation::Same | Relation::Behind)
+/// Whether `rev` went away with `removed`: it is the same or an ancestor, or shows nothing else where it
+/// matters, or the forge lost `removed` so that nobody can tell.
+fn is_removed(world: &World, channel: Channel, rev: Rev, removed: Rev) -> bool {
+    let part = part(channel);
+    matches!(world.source.truly(removed, rev), Relation::Same | Relation::Behind)
+        || part(world.source.tree(removed)) == part(world.source.tree(rev))
+        || world.source.is_gone(removed)
 }
 
 /// A person, or `repair`, changed `cluster/apps`: notes what automation had committed and is not shown
@@ -338,7 +341,7 @@ fn misjudged(
         }
         Verdict::Trouble(_) => (!state.agrees(), "4: the bindings agree"),
         Verdict::TakenBack { .. } => {
-            (removed.is_some_and(|v| is_up_to(world, head, v.revision)), "5: nobody removed this")
+            (removed.is_some_and(|v| is_removed(world, channel, head, v.revision)), "5: nobody removed this")
         }
         Verdict::Rewound { .. } => (relation == Some(Relation::Behind), "2: the branch is not behind"),
         Verdict::DeployedUnknown { .. } => {

@@ -4,9 +4,7 @@ use fabrique_core::decision::{Decision, decide};
 use fabrique_core::id::{BuildKey, Channel};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::relation::{Relation, Watched};
-use fabrique_core::view::{
-    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Step, TakenBack, Target, View,
-};
+use fabrique_core::view::{EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Step, Target, View};
 
 use crate::apps::{Automatic, ChannelState, Value};
 use crate::ids::{AppsId, Rev, apps_revision, environment_name, key, number, revision};
@@ -109,13 +107,13 @@ pub(crate) fn environment(
             step: step_of(&state.image, candidate, |tree| tree.watched),
             digest: state.image.shown.as_ref().and_then(|shown| shown.digest.clone()),
             same_inputs: same_inputs(world, &state.image, &image, (candidate, built_under), memory.rebuild),
-            taken_back: taken_back(world, &state.image, &image, candidate),
+            taken_back: taken_back(world, &state.image, &image, candidate, |tree| tree.watched),
         },
         infra: InfraView {
             follows_head: setup.follows_head,
             hold: hold(world, &state.infra),
             step: step_of(&state.infra, head, |tree| tree.overlay),
-            taken_back: taken_back(world, &state.infra, &infra, head),
+            taken_back: taken_back(world, &state.infra, &infra, head, |tree| tree.overlay),
         },
     }
 }
@@ -162,12 +160,10 @@ fn taken_back(
     channel: &ChannelState,
     memory: &ChannelMemory,
     candidate: Rev,
-) -> Option<TakenBack> {
+    part: fn(Tree) -> u32,
+) -> Option<Step> {
     let removed = memory.committed.as_ref().filter(|committed| !shows(channel, committed))?;
-    Some(TakenBack {
-        revision: removed.revision.clone(),
-        relation: world.source.relation(number(&removed.revision), candidate),
-    })
+    Some(step(world, number(&removed.revision), candidate, part))
 }
 
 /// Brings `memory` up to what the forge knows, read at `tip`: intents end as committed or as never

@@ -212,7 +212,6 @@ fn what_a_person_removed_returns_on_release_and_can_be_removed_again() {
 }
 
 #[test]
-#[ignore = "open: a removed revision that the forge lost does not stop its ancestors"]
 fn what_a_person_removed_stays_away_although_the_restored_forge_lost_it() {
     let removed = [PUSH, PUSH, PUSH, WORK, BUILT, WORK, Op::Person(PersonOp::Reset(1), Delivery::Once), WORK];
     let restored = [Op::Rewind(1, Delivery::Once), Op::Collect, WORK, BUILT, WORK];

@@ -8,9 +8,7 @@ use fabrique_core::policy::Policy;
 use fabrique_core::relation::{Relation, Watched};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image};
-use fabrique_core::view::{
-    EnvironmentView, HoldView, ImageView, InfraView, Recorded, Step, TakenBack, Target, View,
-};
+use fabrique_core::view::{EnvironmentView, HoldView, ImageView, InfraView, Recorded, Step, Target, View};
 use proptest::option::of;
 use proptest::prelude::*;
 
@@ -46,9 +44,8 @@ fn holds() -> impl Strategy<Value = Option<HoldView>> {
     prop_oneof![3 => Just(None), 1 => hold.prop_map(Some)]
 }
 
-fn taken_back() -> impl Strategy<Value = Option<TakenBack>> {
-    let removed = relations().prop_map(|relation| TakenBack { revision: revision(5), relation });
-    prop_oneof![2 => Just(None), 1 => removed.prop_map(Some)]
+fn taken_back() -> impl Strategy<Value = Option<Step>> {
+    prop_oneof![2 => Just(None), 1 => steps().prop_map(Some)]
 }
 
 fn environments() -> impl Strategy<Value = EnvironmentView> {
