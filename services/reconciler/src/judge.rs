@@ -62,6 +62,13 @@ impl Standing<'_> {
     }
 }
 
+/// Why an app that is not registered any more is to be woken: its build is to be stopped, or forgotten.
+pub(crate) fn unregistered(desk: &Desk, memory: &Memory, now: Timestamp) -> Option<String> {
+    let running = memory.running.as_ref()?;
+    let due = desk.record.holder.is_none() && desk.due(now) == Due::Now;
+    (!due).then(|| format!("it is not registered any more, and the build {} is under way", running.build))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -180,6 +187,13 @@ mod tests {
             Some(Committed { commit: None, revision: revision("1"), digest: None, key: None });
         let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
         assert_eq!(woken.as_deref(), Some("nobody read back whether the infra of prod was committed"));
+    }
+
+    #[test]
+    fn the_build_of_a_removed_app_is_woken_for_until_it_is_gone() {
+        assert!(unregistered(&desk(3, 3), &half_built(), NOW).is_some());
+        assert_eq!(unregistered(&desk(4, 3), &half_built(), NOW), None);
+        assert_eq!(unregistered(&desk(3, 3), &Memory::default(), NOW), None);
     }
 
     #[test]

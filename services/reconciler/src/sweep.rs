@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ambient::Ambient;
 use crate::config::{Config, Ports};
 use crate::images;
-use crate::judge::Standing;
+use crate::judge::{Standing, unregistered};
 use crate::leases::{Holder, Leases};
 
 /// Failures that are told one by one; of the others only the number is.
@@ -165,6 +165,7 @@ impl Reconciler {
             }
         }
         drop(looks);
+        self.wake_removed(round, &mut sweep).await;
         sweep.woken.sort_by(|a, b| a.app.cmp(&b.app));
         sweep.failed.sort_by(|a, b| a.app.cmp(&b.app));
         sweep.took = started.elapsed();
@@ -206,6 +207,21 @@ impl Reconciler {
             (app.clone(), (Desk { app, wanted, record, revision, lease_expired }, holder))
         });
         Ok(Round { depth, apps, desks: desks.collect(), memories: memories.into_iter().collect() })
+    }
+
+    /// Wakes the apps whose registration is gone while something of them is under way.
+    async fn wake_removed(&self, round: &Round, sweep: &mut Sweep) {
+        let registered = &round.apps.registrations.apps;
+        let now = self.ambient.now();
+        for (app, memory) in round.memories.iter().filter(|(app, _)| !registered.contains_key(*app)) {
+            let nobody = unseen(app);
+            let (desk, _) = round.desks.get(app).unwrap_or(&nobody);
+            let Some(reason) = unregistered(desk, memory, now) else { continue };
+            match self.wake(app, &reason, now).await {
+                Ok(()) => sweep.woken.push(Woken { app: app.clone(), reason }),
+                Err(error) => sweep.failed.push(Failed { app: app.clone(), error: error.to_string() }),
+            }
+        }
     }
 
     async fn look_at(&self, name: AppName, round: &Round) -> (AppName, PortResult<Look>) {

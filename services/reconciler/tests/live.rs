@@ -30,15 +30,23 @@ use fabrique_registry::{Access, OciRegistry, RegistryConfig};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
+/// Calls that may reach the forge: all of them, those at work, and the most that ever were.
+#[derive(Default)]
+struct Calls {
+    all: AtomicUsize,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
 /// Counts the calls that may reach the forge, and passes them on.
 struct Counted<T> {
     inner: T,
-    calls: Arc<AtomicUsize>,
+    calls: Arc<Calls>,
 }
 
 impl<T> Counted<T> {
     fn count(&self) -> &T {
-        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.calls.all.fetch_add(1, Ordering::SeqCst);
         &self.inner
     }
 }
@@ -46,7 +54,11 @@ impl<T> Counted<T> {
 #[async_trait]
 impl Forge for Counted<Gitea> {
     async fn branch_head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
-        self.count().branch_head(repo, branch).await
+        let at_work = self.calls.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.calls.most.fetch_max(at_work, Ordering::SeqCst);
+        let head = self.count().branch_head(repo, branch).await;
+        self.calls.now.fetch_sub(1, Ordering::SeqCst);
+        head
     }
     async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
         self.count().has_commit(repo, revision).await
@@ -110,7 +122,7 @@ struct Cluster {
     admin: Bus,
     registry: Arc<OciRegistry>,
     reconciler: Reconciler,
-    calls: Arc<AtomicUsize>,
+    calls: Arc<Calls>,
     _state: tempfile::TempDir,
 }
 
@@ -126,7 +138,7 @@ impl Cluster {
         let admin = bus(&bed, "admin").await;
         assert!(admin.ensure().await.unwrap().iter().all(|finding| !finding.fatal));
         let state = tempfile::tempdir().unwrap();
-        let calls = Arc::new(AtomicUsize::new(0));
+        let calls = Arc::new(Calls::default());
         let git = git_config(&bed, &state);
         let forge = Counted { inner: Gitea::new(gitea_config(&bed)).unwrap(), calls: Arc::clone(&calls) };
         let source = Counted { inner: GitHistory::new(git.clone()).unwrap(), calls: Arc::clone(&calls) };
@@ -160,28 +172,36 @@ impl Cluster {
         repo.write("src/Dockerfile", "FROM scratch\n").await.unwrap();
         repo.commit("Add a Dockerfile").await.unwrap();
         repo.push().await.unwrap();
+        self.write_registration(app, app, image).await;
+        repo
+    }
+
+    async fn write_registration(&self, app: &str, repo: &str, image: &str) {
         let registration = format!(
             "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: {app} }}\nspec:\n  \
-             source: {{ repo: atlas/{app} }}\n  image: {}/{image}\n  build: {{ context: src }}\n  \
+             source: {{ repo: atlas/{repo} }}\n  image: {}/{image}\n  build: {{ context: src }}\n  \
              environments:\n    - {{ name: prod }}\n",
             self.bed.registry().host()
         );
         self.apps.write(&format!("apps/{app}/app.yaml"), registration).await.unwrap();
-        repo
     }
 
     /// Makes the app look deployed at `revision`, and served.
     async fn deploy(&self, app: &str, image: &str, revision: &str, digest: &Digest) {
+        self.write_composition(app, image, revision, digest).await;
+        let app = name(app);
+        let (wanted, record, at) = self.admin.desk(&app).await.unwrap();
+        let served = record.claimed_by("worker").released(wanted);
+        assert!(matches!(self.admin.swap_work(&app, &served, at).await.unwrap(), Swap::Done(_)));
+    }
+
+    async fn write_composition(&self, app: &str, image: &str, revision: &str, digest: &Digest) {
         let composition = format!(
             "apiVersion: fabrique/v1\nkind: Composition\nmetadata: {{ app: {app}, environment: prod }}\n\
              image: {{ repository: {}/{image}, digest: \"{digest}\", revision: {revision} }}\n",
             self.bed.registry().host()
         );
         self.apps.write(&format!("apps/{app}/prod/composition.yaml"), composition).await.unwrap();
-        let app = name(app);
-        let (wanted, record, at) = self.admin.desk(&app).await.unwrap();
-        let served = record.claimed_by("worker").released(wanted);
-        assert!(matches!(self.admin.swap_work(&app, &served, at).await.unwrap(), Swap::Done(_)));
     }
 
     async fn publish(&self) {
@@ -190,9 +210,9 @@ impl Cluster {
     }
 
     async fn sweep(&self, depth: Depth) -> (Sweep, usize) {
-        self.calls.store(0, Ordering::SeqCst);
+        self.calls.all.store(0, Ordering::SeqCst);
         let sweep = self.reconciler.sweep(depth).await.unwrap();
-        (sweep, self.calls.load(Ordering::SeqCst))
+        (sweep, self.calls.all.load(Ordering::SeqCst))
     }
 }
 
@@ -327,6 +347,22 @@ async fn a_missing_keep_tag_is_restored_and_a_lost_image_is_reported() {
 
     let (sweep, _) = cluster.sweep(Depth::Images).await;
     assert_eq!(sweep.restored, []);
+}
+
+#[tokio::test]
+async fn five_hundred_apps_cost_one_request_each_and_never_more_than_eight_at_once() {
+    let cluster = Cluster::start().await;
+    let repo = cluster.register("app-0", "app-0").await;
+    let (head, digest) = (repo.head().await.unwrap(), Digest::of(b"an image"));
+    for number in 0..500 {
+        let app = format!("app-{number}");
+        cluster.write_registration(&app, "app-0", &app).await;
+        cluster.write_composition(&app, &app, &head, &digest).await;
+    }
+    cluster.publish().await;
+    let (sweep, calls) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), sweep.looked, calls), (vec![], 500, 500));
+    assert!(cluster.calls.most.load(Ordering::SeqCst) <= 8);
 }
 
 /// Writes the memory of a worker that built `kept`; returns the tag that keeps its image.
