@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use fabrique_bed::{Bed, GitRepo};
 use fabrique_bus::{Bus, BusConfig};
-use fabrique_core::id::{AppName, BranchName, RepoName};
+use fabrique_core::id::{AppName, BranchName, BuildId, BuildKey, Digest, RepoName, Revision};
 use fabrique_core::policy::Policy;
 use fabrique_core::time::Timestamp;
 use fabrique_git::{AppsRepository, GitConfig, GitDeployments, GitHistory, Identity};
@@ -20,10 +20,12 @@ use fabrique_operator::doctor::{self, Doctor, Level, Purpose, Report};
 use fabrique_operator::hooks::{self, HookResult};
 use fabrique_operator::{Exit, Operator, OperatorError, Ports, validate};
 use fabrique_ports::PortResult;
-use fabrique_ports::bus::{BusSetup, Command};
+use fabrique_ports::bus::{BusSetup, Command, Event, EventBody, Events};
 use fabrique_ports::forge::ForgeInspection;
+use fabrique_ports::records::{BuildEntry, BuildHistory, BuildPhase, Logs};
 use fabrique_receiver::{Dependencies, Followers, Receiver, ReceiverConfig, Subscriptions};
 use fabrique_registry::{Access, OciRegistry, RegistryConfig};
+use futures::StreamExt;
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +37,10 @@ fn now() -> Timestamp {
     Timestamp(u64::try_from(since.as_millis()).unwrap())
 }
 
+fn ulid() -> String {
+    ulid::Ulid::generate().to_string().to_lowercase()
+}
+
 struct Clock;
 
 impl fabrique_receiver::Ambient for Clock {
@@ -42,7 +48,7 @@ impl fabrique_receiver::Ambient for Clock {
         now()
     }
     fn ulid(&self) -> String {
-        ulid::Ulid::generate().to_string().to_lowercase()
+        ulid()
     }
     fn random(&self) -> [u8; 16] {
         [7; 16]
@@ -316,7 +322,7 @@ async fn an_app_that_nobody_woke_is_told_with_what_to_do_about_it() {
     assert!(why.key.is_some() && why.record.is_none());
     assert!(why.next.starts_with("no wake is waiting"), "{why:#?}");
     assert_eq!(operator.dead_letters().await.unwrap(), []);
-    assert_eq!(operator.builds(None, 10).await.unwrap(), []);
+    assert_eq!(operator.builds(Some("citation"), 10).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -342,4 +348,44 @@ async fn the_live_registrations_are_validated_with_places() {
     assert_eq!((validation.apps, validation.exit()), (2, Exit::Findings));
     let finding = &validation.findings[0];
     assert_eq!((finding.file.as_str(), finding.line), ("apps/wrong/app.yaml", 5));
+}
+
+#[tokio::test]
+async fn a_push_is_followed_from_its_decision_to_its_commit_and_its_log_is_read() {
+    let cluster = cluster().await;
+    let operator = cluster.operator().await;
+    let worker = bus(&cluster.bed, "worker").await;
+    let (app, start) = (AppName::parse("search").unwrap(), now());
+    let revision = Revision::parse(&"1b".repeat(20)).unwrap();
+    let entry = BuildEntry {
+        build: BuildId::new(&app, &ulid()).unwrap(),
+        app: app.clone(),
+        key: BuildKey::parse(&"ab".repeat(32)).unwrap(),
+        revision: revision.clone(),
+        reason: "1b1b1b1b1b1b is not built yet".to_owned(),
+        phase: BuildPhase::Building,
+        daemon: None,
+        queued: start,
+        ended: None,
+    };
+    worker.put_build(&entry).await.unwrap();
+    worker.append_log(&entry.build, &["one".to_owned(), "two".to_owned()]).await.unwrap();
+    let logs = operator.logs(entry.build.as_str(), true).await.unwrap();
+    worker.close_log(&entry.build).await.unwrap();
+    let lines: Vec<String> = logs.map(|line| line.unwrap()).collect().await;
+    assert_eq!(lines, ["one", "two"]);
+
+    let (digest, build) = (Digest::of(b"an image"), entry.build.clone());
+    let committed = BuildPhase::Committed { digest: digest.clone(), commits: vec![revision.clone()] };
+    let bodies = [BuildPhase::Building, BuildPhase::Pushed { digest }, committed].map(|phase| {
+        EventBody::Build { app: app.clone(), build: build.clone(), revision: revision.clone(), phase }
+    });
+    for body in bodies {
+        worker.publish(&Event { id: ulid(), at: now(), trace: None, body }).await.unwrap();
+    }
+    let patience = Duration::from_secs(20);
+    let timeline = operator.timeline(&app, &revision, start, true, patience).await.unwrap();
+    let stages: Vec<_> = timeline.rows.iter().map(|row| row.stage).collect();
+    assert_eq!(stages, ["push", "build", "digest", "build"]);
+    assert_eq!(timeline.exit(), Exit::Ok, "{timeline}");
 }
