@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use fabrique_core::id::AppName;
-use http::StatusCode;
+use http::header::CONNECTION;
+use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
 
 /// Every way a delivery can end. The text in each is for people.
@@ -95,6 +96,20 @@ impl Answer {
         }
     }
 
+    /// Whether some of the body may still be on its way. The connection cannot be used again then, and the
+    /// client must know: Gitea would send its next delivery into a closing connection, and not send it again.
+    fn leaves_body_unread(&self) -> bool {
+        match self {
+            Answer::NotJson | Answer::Busy | Answer::TooLarge | Answer::TooSlow | Answer::BrokenBody => true,
+            Answer::Accepted(_)
+            | Answer::Ignored(_)
+            | Answer::Unsigned
+            | Answer::BadSignature
+            | Answer::Malformed(_)
+            | Answer::Unavailable(_) => false,
+        }
+    }
+
     fn body(&self) -> Value {
         match (self, self.reason()) {
             (Answer::Accepted(woken), _) => json!({ "status": "accepted", "woken": woken }),
@@ -105,6 +120,10 @@ impl Answer {
 
 impl IntoResponse for Answer {
     fn into_response(self) -> Response {
-        (self.status(), Json(self.body())).into_response()
+        let mut response = (self.status(), Json(self.body())).into_response();
+        if self.leaves_body_unread() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 }

@@ -22,6 +22,8 @@ pub struct ReceiverConfig {
     /// The most open connections: 1024. Further ones wait in the kernel's backlog.
     pub max_connections: usize,
     /// How long a connection may take to send the head of a request, and how long it may be idle: 10 s.
+    /// A delivery sent at the very moment its idle connection is closed is lost, since Gitea does not
+    /// send it again: a short time here makes that likely.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     /// How long a body may take to arrive: 2 s.
