@@ -134,7 +134,7 @@ pub fn judge_image(environment: &EnvironmentView, candidate: Candidate, released
     if !image.follows_builds {
         return Verdict::NotAutomatic;
     }
-    if let Some(stop) = stopped(environment, image.hold.as_ref()) {
+    if let Some(stop) = stopped(image.hold.as_ref(), image.trouble.as_ref()) {
         return stop;
     }
     let moved = judge_step(image.step.as_ref(), image.taken_back.as_ref(), candidate, released);
@@ -154,7 +154,7 @@ pub fn judge_infra(environment: &EnvironmentView, has_image: bool, released: boo
     if !infra.follows_head {
         return Verdict::NotAutomatic;
     }
-    if let Some(stop) = stopped(environment, infra.hold.as_ref()) {
+    if let Some(stop) = stopped(infra.hold.as_ref(), infra.trouble.as_ref()) {
         return stop;
     }
     if !has_image {
@@ -163,11 +163,11 @@ pub fn judge_infra(environment: &EnvironmentView, has_image: bool, released: boo
     judge_step(infra.step.as_ref(), infra.taken_back.as_ref(), Candidate::Target, released)
 }
 
-fn stopped(environment: &EnvironmentView, hold: Option<&HoldView>) -> Option<Verdict> {
+fn stopped(hold: Option<&HoldView>, trouble: Option<&String>) -> Option<Verdict> {
     if let Some(hold) = hold {
         return Some(Verdict::Held { by: hold.by.clone(), reason: hold.reason.clone(), until: hold.until });
     }
-    environment.trouble.clone().map(Verdict::Trouble)
+    trouble.cloned().map(Verdict::Trouble)
 }
 
 fn judge_step(

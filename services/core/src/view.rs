@@ -89,8 +89,6 @@ impl LastBuilt {
 pub struct EnvironmentView {
     /// Its name.
     pub name: EnvironmentName,
-    /// Why nothing may be written here at all: a binding that a person changed, a file that cannot be read.
-    pub trouble: Option<String>,
     /// The image channel.
     pub image: ImageView,
     /// The infra channel.
@@ -102,6 +100,8 @@ pub struct EnvironmentView {
 pub struct ImageView {
     /// Whether builds are deployed here by automation.
     pub follows_builds: bool,
+    /// Why nothing may be written: a binding that a person changed, a file that cannot be read.
+    pub trouble: Option<String>,
     /// A person's hold.
     pub hold: Option<HoldView>,
     /// From the deployed revision to the target; absent before the first deployment.
@@ -119,6 +119,9 @@ pub struct ImageView {
 pub struct InfraView {
     /// Whether the overlay at the head is deployed here by automation.
     pub follows_head: bool,
+    /// Why nothing may be written: a binding that a person changed. One that is broken in the present copy is
+    /// no trouble here, since another copy is what mends it.
+    pub trouble: Option<String>,
     /// A person's hold.
     pub hold: Option<HoldView>,
     /// From the deployed revision to the target; absent before the first copy.

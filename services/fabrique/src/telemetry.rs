@@ -1,5 +1,7 @@
 //! Logs: to standard error, as lines for people or as JSON.
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
@@ -9,6 +11,8 @@ use crate::cli::{Global, LogFormat};
 pub(crate) fn start(global: &Global) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&global.log).with_context(|| format!("--log {:?}", global.log))?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours in a file or a pipe only get in the way of whoever searches it.
+    let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());
     match global.log_format {
         LogFormat::Text => subscriber.with_target(false).init(),
         LogFormat::Json => subscriber.json().flatten_event(true).init(),

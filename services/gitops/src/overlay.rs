@@ -13,7 +13,7 @@ use crate::refusal::{Finding, Refusal, escaped};
 use crate::tree::{Entry, FileKind};
 use crate::yaml::{Node, Yaml};
 
-pub use collect::{Collector, OUTSIDE};
+pub use collect::{Collector, OUTSIDE, copied_from_outside};
 use kustomization::{climbs, finding, follow, is_kustomization, parent};
 
 /// The most files of an overlay.

@@ -1,11 +1,12 @@
 //! From the truth to a view.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fabrique_core::app::{App, Composition, DeployedImage, Environment, Hold, ImageFrom, InfraFrom};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, decide};
-use fabrique_core::id::{BuildKey, Channel, Revision};
+use fabrique_core::id::{BuildKey, Channel, RelPath, Revision};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::policy::Policy;
 use fabrique_core::relation::Relation;
@@ -14,8 +15,8 @@ use fabrique_core::verdict::Candidate;
 use fabrique_core::view::{
     EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, Step, Target, View,
 };
-use fabrique_gitops::head::{self, EnvironmentHead};
-use fabrique_gitops::{composition, plan};
+use fabrique_gitops::head::{self, Bindings, EnvironmentHead};
+use fabrique_gitops::{Tree, composition, overlay, plan};
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::records::Records;
 use fabrique_ports::registry::Registry;
@@ -188,6 +189,7 @@ impl Observer {
 /// One gathering: the app, the state it is seen in, and comparisons made at most once each.
 struct Gathering<'a> {
     app: &'a App,
+    tree: &'a Tree,
     heads: Vec<EnvironmentHead>,
     memory: &'a Memory,
     now: Timestamp,
@@ -199,13 +201,21 @@ impl<'a> Gathering<'a> {
     fn new(
         observer: &'a Observer,
         app: &'a App,
-        apps: &Apps,
+        apps: &'a Apps,
         memory: &'a Memory,
         now: Timestamp,
     ) -> PortResult<Self> {
         let image_paths = WatchedPaths::of_image(app).map_err(|e| bad_glob(app, &e))?;
         let comparison = Comparison::new(observer.source.as_ref(), &app.source.repo);
-        Ok(Self { app, heads: head::observe(&apps.tree, app), memory, now, image_paths, comparison })
+        Ok(Self {
+            app,
+            tree: &apps.tree,
+            heads: head::observe(&apps.tree, app),
+            memory,
+            now,
+            image_paths,
+            comparison,
+        })
     }
 
     /// `candidate` is what the image channel is judged for, `head` what the infra channel is. `key` is the
@@ -217,19 +227,17 @@ impl<'a> Gathering<'a> {
         head: &Revision,
         key: Option<&BuildKey>,
     ) -> PortResult<EnvironmentView> {
-        let (composition, trouble) = match self.heads.iter().find(|head| head.environment == environment.name)
-        {
-            Some(head) => (head.composition.clone().ok(), head.trouble()),
-            None => (None, None),
-        };
+        let seen = self.heads.iter().find(|head| head.environment == environment.name);
+        let composition = seen.and_then(|head| head.composition.clone().ok());
         let composition =
             composition.unwrap_or_else(|| composition::empty(&self.app.name, &environment.name));
-        Ok(EnvironmentView {
-            name: environment.name.clone(),
-            trouble,
-            image: self.image(environment, &composition, candidate, key).await?,
-            infra: self.infra(environment, &composition, head).await?,
-        })
+        let trouble = seen.and_then(EnvironmentHead::trouble);
+        let broken = seen.is_some_and(|h| h.composition.is_ok() && matches!(h.bindings, Bindings::Broken(_)));
+        let mut image = self.image(environment, &composition, candidate, key).await?;
+        let mut infra = self.infra(environment, &composition, head).await?;
+        infra.trouble = trouble.clone().filter(|_| !broken);
+        image.trouble = trouble;
+        Ok(EnvironmentView { name: environment.name.clone(), image, infra })
     }
 
     async fn image(
@@ -249,6 +257,7 @@ impl<'a> Gathering<'a> {
         };
         Ok(ImageView {
             follows_builds: environment.image == ImageFrom::Build,
+            trouble: None,
             hold: in_force(composition.image.hold.as_ref(), self.now),
             step,
             digest: deployed.map(|d| d.digest.clone()),
@@ -270,9 +279,16 @@ impl<'a> Gathering<'a> {
         let remembered = self.memory.channel(&environment.name, Channel::Infra);
         let deployed = composition.infra.deployed.as_ref();
         let Some(overlay) = environment.infra.overlay() else {
-            return Ok(InfraView { follows_head: false, hold: None, step: None, taken_back: None });
+            return Ok(InfraView {
+                follows_head: false,
+                trouble: None,
+                hold: None,
+                step: None,
+                taken_back: None,
+            });
         };
-        let paths = WatchedPaths::of_overlay(overlay).map_err(|e| bad_glob(self.app, &e))?;
+        let paths = WatchedPaths::of_overlay(overlay, &self.copied_from_outside(environment))
+            .map_err(|e| bad_glob(self.app, &e))?;
         // A registration that names another overlay asks for a copy whatever the source says.
         let step = match deployed.filter(|d| d.overlay == *overlay) {
             Some(deployed) => Some(self.comparison.step(&deployed.revision, head, &paths).await?),
@@ -280,6 +296,7 @@ impl<'a> Gathering<'a> {
         };
         Ok(InfraView {
             follows_head: matches!(environment.infra, InfraFrom::Head(_)),
+            trouble: None,
             hold: in_force(composition.infra.hold.as_ref(), self.now),
             step,
             taken_back: self
@@ -288,6 +305,11 @@ impl<'a> Gathering<'a> {
                 })
                 .await?,
         })
+    }
+
+    /// The directories of the source beside the overlay that the present copy reached into.
+    fn copied_from_outside(&self, environment: &Environment) -> BTreeSet<RelPath> {
+        overlay::copied_from_outside(self.tree, &self.app.name, &environment.name)
     }
 
     /// Whether the deployed image was built under the registration's present inputs. What automation did not

@@ -1,6 +1,9 @@
 //! Which paths of a source repository ask for a build.
 
+use std::collections::BTreeSet;
+
 use fabrique_core::app::{App, OverlaySource};
+use fabrique_core::id::RelPath;
 use fabrique_core::relation::Watched;
 use fabrique_ports::source::ChangedPaths;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -25,12 +28,15 @@ impl WatchedPaths {
         Self::compile(&globs)
     }
 
-    /// What asks for another copy of `overlay`.
+    /// What asks for another copy of `overlay`: its directory, and the directories beside it that its present
+    /// copy reached into.
     ///
     /// # Errors
     /// Never for a parsed path; see [`Self::of_image`].
-    pub fn of_overlay(overlay: &OverlaySource) -> Result<Self, globset::Error> {
-        Self::compile(&[everything_below(overlay.path.as_str())])
+    pub fn of_overlay(overlay: &OverlaySource, beside: &BTreeSet<RelPath>) -> Result<Self, globset::Error> {
+        let directories = std::iter::once(&overlay.path).chain(beside);
+        let globs: Vec<String> = directories.map(|directory| everything_below(directory.as_str())).collect();
+        Self::compile(&globs)
     }
 
     fn compile(globs: &[String]) -> Result<Self, globset::Error> {

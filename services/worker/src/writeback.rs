@@ -1,14 +1,14 @@
 //! Planning the commits of one app on a tree, under the guard.
 
-use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment};
+use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment, OverlaySource};
 use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, RelPath, Revision};
 use fabrique_core::memory::{Committed, Memory};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
 use fabrique_core::view::EnvironmentView;
-use fabrique_gitops::overlay::OverlayFiles;
+use fabrique_gitops::overlay::{Collector, OverlayFiles};
 use fabrique_gitops::plan::{self, Plan, Planned};
-use fabrique_gitops::{Entry, FileKind, Tree, composition};
+use fabrique_gitops::{Entry, FileKind, Refusal, Tree, composition};
 use fabrique_observer::CandidateView;
 use fabrique_ports::PortResult;
 use fabrique_ports::source::{self, SourceFile, SourceHistory};
@@ -133,15 +133,29 @@ async fn propose_infra(
     let Some(overlay) = environment.infra.overlay() else { return Ok(tree) };
     let name = environment.name.clone();
     let committed = Committed { commit: None, revision: head.clone(), digest: None, key: None };
-    let Some(files) = source.read_directory(&overlay.repo, head, &overlay.path).await? else {
-        let why = format!("{} has no directory {} at {}", overlay.repo, overlay.path, head.short());
-        proposal.refused.push((name, Channel::Infra, Verdict::Trouble(why)));
-        return Ok(tree);
-    };
     let infra = DeployedInfra { overlay: overlay.clone(), revision: head.clone() };
-    let planned = OverlayFiles::new(files.into_iter().map(entry))
+    let planned = collect(source, overlay, head)
+        .await?
         .and_then(|files| plan::advance_infra(&tree, app, &environment.name, &files, &infra, now));
     Ok(stage(proposal, tree, name, Channel::Infra, committed, planned))
+}
+
+/// The overlay at `revision` with everything that it reaches.
+async fn collect(
+    source: &dyn SourceHistory,
+    overlay: &OverlaySource,
+    revision: &Revision,
+) -> PortResult<Result<OverlayFiles, Refusal>> {
+    let mut collector = Collector::new(overlay.path.clone());
+    loop {
+        let directory = match collector.next() {
+            Ok(Some(directory)) => directory,
+            Ok(None) => return Ok(collector.finish()),
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let files = source.read_directory(&overlay.repo, revision, &directory).await?;
+        collector.add(directory, files.unwrap_or_default().into_iter().map(entry));
+    }
 }
 
 fn entry(file: SourceFile) -> (RelPath, Entry) {

@@ -98,10 +98,11 @@ pub(crate) fn environment(
     let step_of = |channel: &ChannelState, to: Rev, part: fn(Tree) -> u32| {
         channel.shown.as_ref().map(|shown| step(world, shown.revision, to, part))
     };
+    let trouble = || (!state.agrees()).then(|| "a binding does not show what the composition says".into());
     EnvironmentView {
         name,
-        trouble: (!state.agrees()).then(|| "a binding does not show what the composition says".into()),
         image: ImageView {
+            trouble: trouble(),
             follows_builds: setup.follows_builds,
             hold: hold(world, &state.image),
             step: step_of(&state.image, candidate, |tree| tree.watched),
@@ -110,6 +111,7 @@ pub(crate) fn environment(
             taken_back: taken_back(world, &state.image, &image, candidate, |tree| tree.watched),
         },
         infra: InfraView {
+            trouble: trouble(),
             follows_head: setup.follows_head,
             hold: hold(world, &state.infra),
             step: step_of(&state.infra, head, |tree| tree.overlay),

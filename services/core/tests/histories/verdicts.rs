@@ -52,6 +52,7 @@ fn environments() -> impl Strategy<Value = EnvironmentView> {
     let image = (prop::bool::weighted(0.8), holds(), of(steps()), any::<bool>(), taken_back()).prop_map(
         |(follows_builds, hold, step, same_inputs, taken_back)| ImageView {
             follows_builds,
+            trouble: None,
             hold,
             digest: step.as_ref().map(|_| Digest::of(b"deployed")),
             step,
@@ -60,13 +61,19 @@ fn environments() -> impl Strategy<Value = EnvironmentView> {
         },
     );
     let infra = (prop::bool::weighted(0.8), holds(), of(steps()), taken_back()).prop_map(
-        |(follows_head, hold, step, taken_back)| InfraView { follows_head, hold, step, taken_back },
+        |(follows_head, hold, step, taken_back)| InfraView {
+            follows_head,
+            trouble: None,
+            hold,
+            step,
+            taken_back,
+        },
     );
-    (image, infra, prop::bool::weighted(0.1)).prop_map(|(image, infra, trouble)| EnvironmentView {
+    let trouble = || of(Just("a binding was changed".to_owned()));
+    (image, infra, trouble(), trouble()).prop_map(|(image, infra, changed, elsewhere)| EnvironmentView {
         name: environment_name(0),
-        trouble: trouble.then(|| "a binding was changed".into()),
-        image,
-        infra,
+        image: ImageView { trouble: changed, ..image },
+        infra: InfraView { trouble: elsewhere, ..infra },
     })
 }
 
@@ -221,7 +228,7 @@ proptest! {
             return Ok(());
         }
         let image = &environment.image;
-        prop_assert!(image.hold.is_none() && environment.trouble.is_none() && image.follows_builds);
+        prop_assert!(image.hold.is_none() && image.trouble.is_none() && image.follows_builds);
         let relation = image.step.as_ref().map(|step| step.relation);
         prop_assert!(released || relation != Some(Relation::Behind));
         // Where the composition shows the target, only its outdated inputs can have moved it.
@@ -261,14 +268,16 @@ fn an_older_build_on_the_branch_replaces_what_a_force_push_left_behind() {
         let step = Step { from: revision(3), relation: Relation::Behind, watched: Watched::Changed };
         let image = ImageView {
             follows_builds: true,
+            trouble: None,
             hold: None,
             step: Some(step),
             digest: None,
             same_inputs: true,
             taken_back: None,
         };
-        let infra = InfraView { follows_head: false, hold: None, step: None, taken_back: None };
-        let environment = EnvironmentView { name: environment_name(0), trouble: None, image, infra };
+        let infra =
+            InfraView { follows_head: false, trouble: None, hold: None, step: None, taken_back: None };
+        let environment = EnvironmentView { name: environment_name(0), image, infra };
         let target = Relation::Ahead;
         judge_image(&environment, Candidate::Build { target, deployed_to_target }, false)
     };

@@ -3,18 +3,33 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use fabrique_core::id::RelPath;
+use fabrique_core::id::{AppName, EnvironmentName, RelPath};
 
 use super::kustomization::{climbs, finding, follow, is_kustomization, parent, relative};
 use super::{MAX_BYTES, MAX_FILES, OverlayFiles, check_entry};
+use crate::layout;
 use crate::refusal::Refusal;
-use crate::tree::Entry;
+use crate::tree::{Entry, Tree};
 use crate::yaml::{Replacement, Yaml, replace_scalars};
 
 /// Where files from outside of the overlay's directory lie in the copy, under their path in the repository.
 pub const OUTSIDE: &str = "outside";
 /// The most directories that are read for one overlay.
 const MAX_DIRECTORIES: usize = 20;
+
+/// The directories of the source, outside of the overlay's own, that the present copy holds files of.
+#[must_use]
+pub fn copied_from_outside(tree: &Tree, app: &AppName, environment: &EnvironmentName) -> BTreeSet<RelPath> {
+    let directory = layout::directory_of(app, environment);
+    let Ok(outside) = RelPath::parse(&format!("{directory}/{OUTSIDE}")) else { return BTreeSet::new() };
+    let below = format!("{outside}/");
+    let sources = tree.below(&outside).filter_map(|(path, _)| path.as_str().strip_prefix(&below));
+    sources.filter_map(|path| RelPath::parse(parent_or_root(path)).ok()).collect()
+}
+
+fn parent_or_root(path: &str) -> &str {
+    path.rsplit_once('/').map_or(".", |(directory, _)| directory)
+}
 
 /// Collects an overlay directory by directory: ask for [`next`](Collector::next), read it, and
 /// [`add`](Collector::add) it, until there is none; then [`finish`](Collector::finish).

@@ -13,6 +13,8 @@ pub(crate) struct Pins {
     pub module: &'static str,
     pub sums: &'static str,
     pub imports: &'static str,
+    /// What the linker is told, beside leaving symbols out: a version that the program reports of itself.
+    pub link: &'static str,
 }
 
 impl Pins {
@@ -30,7 +32,8 @@ impl Pins {
             fs::write(folder.join(name), content)?;
         }
         let mut command = go(cgo);
-        command.args(["build", "-ldflags", "-s -w", "-tags", tags, "-o"]).arg(shop.out);
+        let link = format!("-s -w {}", self.link);
+        command.args(["build", "-ldflags", &link, "-tags", tags, "-o"]).arg(shop.out);
         // A folder as output needs the slash, or go would take it for a file's name when it is not there.
         command.args(packages).current_dir(&folder);
         shop.run(&mut command)?;

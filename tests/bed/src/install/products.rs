@@ -25,11 +25,13 @@ const GITEA_PINS: Pins = Pins {
     module: include_str!("../../pins/gitea/go.mod"),
     sums: include_str!("../../pins/gitea/go.sum"),
     imports: include_str!("../../pins/gitea/tools.go"),
+    link: "",
 };
 const BUILDKIT_PINS: Pins = Pins {
     module: include_str!("../../pins/buildkit/go.mod"),
     sums: include_str!("../../pins/buildkit/go.sum"),
     imports: include_str!("../../pins/buildkit/tools.go"),
+    link: "-X github.com/moby/buildkit/version.Version=v0.34.2",
 };
 const GITEA_INI: &str = include_str!("../../config/gitea.ini");
 
@@ -125,7 +127,7 @@ impl Product {
         match self {
             Self::Gitea => vec![GITEA_PINS.module, GITEA_PINS.sums, GITEA_TAGS],
             Self::GiteaData => vec![GITEA_PINS.module, GITEA_INI, ADMIN, ADMIN_PASSWORD],
-            Self::Buildkit => vec![BUILDKIT_PINS.module, BUILDKIT_PINS.sums],
+            Self::Buildkit => vec![BUILDKIT_PINS.module, BUILDKIT_PINS.sums, BUILDKIT_PINS.link],
             Self::Nats | Self::Registry | Self::Rootlesskit | Self::Busybox | Self::NatsCli => {
                 vec![self.version()]
             }
