@@ -203,25 +203,20 @@ impl Doctor {
         let apps = apps.as_deref();
         let deliveries = self.config.delivery_timeout * u32::try_from(self.config.measured).unwrap_or(1);
         let groups: [(&str, Duration, BoxFuture<'_, Vec<Check>>); 7] = [
-            ("gitea", timeout, Box::pin(forge::server(self))),
+            ("gitea", timeout * 2, Box::pin(forge::server(self))),
             ("cluster/apps", timeout, Box::pin(forge::deployments(self))),
             ("tokens", timeout * 2, Box::pin(forge::rights(self, apps))),
             ("nats", timeout * 2, Box::pin(bus::server(self))),
-            ("registry", timeout, Box::pin(registry::registries(self, apps))),
-            ("buildkitd", timeout, Box::pin(builders::daemons(self))),
+            ("registry", timeout * 2, Box::pin(registry::registries(self, apps))),
+            ("buildkitd", timeout * 2, Box::pin(builders::daemons(self))),
             ("webhooks", timeout + deliveries, Box::pin(webhooks::webhooks(self, apps))),
         ];
         let mut running: FuturesUnordered<_> = groups
             .into_iter()
             .enumerate()
             .map(|(place, (name, limit, checks))| async move {
-                let checks = tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| {
-                    vec![Check::fail(
-                        name,
-                        format!("no answer within {} s", limit.as_secs()),
-                        "is it running, reachable and not overloaded?",
-                    )]
-                });
+                let checks =
+                    tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| vec![silent(name, limit)]);
                 (place, checks)
             })
             .collect();
@@ -232,6 +227,12 @@ impl Doctor {
         answers.sort_by_key(|(place, _)| *place);
         let checks = answers.into_iter().flat_map(|(_, checks)| checks).chain(registrations).collect();
         Report { checks }
+    }
+
+    /// One peer's answer, or that it gave none in time: one that hangs must not hide its neighbours.
+    pub(crate) async fn within(&self, name: &str, check: impl Future<Output = Check>) -> Check {
+        let limit = self.config.timeout;
+        tokio::time::timeout(limit, check).await.unwrap_or_else(|_| silent(name, limit))
     }
 
     async fn registrations(&self) -> (Option<Arc<Apps>>, Vec<Check>) {
@@ -260,6 +261,11 @@ impl Doctor {
         }
         (Some(apps), checks)
     }
+}
+
+fn silent(name: &str, limit: Duration) -> Check {
+    let what = format!("no answer within {} s", limit.as_secs());
+    Check::fail(name, what, "is it running, reachable and not overloaded?")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use futures::{StreamExt as _, stream};
 use serde::Serialize;
 
 use crate::error::OperatorError;
+use crate::exit::Exit;
 use crate::operator::Operator;
 use crate::validate::Finding;
 
@@ -126,6 +127,14 @@ pub struct FailureStatus {
     pub dead: bool,
 }
 
+impl Status {
+    /// How the process ends: well when every app could be looked at and every registration used.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        Exit::ok_if(self.findings.is_empty() && self.apps.iter().all(|app| app.error.is_none()))
+    }
+}
+
 impl From<&Failure> for FailureStatus {
     fn from(failure: &Failure) -> Self {
         Self {
@@ -181,7 +190,7 @@ impl AppStatus {
         for environment in &view.environments {
             let known = status.environments.iter_mut().find(|known| known.environment == environment.name);
             if let Some(known) = known {
-                known.trouble.clone_from(&environment.trouble);
+                known.trouble.clone_from(&environment.image.trouble);
             }
         }
         for channel in &decision.channels {

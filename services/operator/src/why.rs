@@ -153,18 +153,20 @@ impl MemoryFacts {
 /// What happens next without anybody's help, or what helps.
 fn next(app: &App, decision: &Decision, memory: &Memory, desk: &Desk, now: Timestamp) -> String {
     let name = &app.name;
+    let acts = |verb: &str| {
+        waits_for(desk, now).map_or_else(
+            || {
+                format!(
+                    "no wake is waiting: the next sweep, or `fabrique retry {name}`, brings a worker that {verb}"
+                )
+            },
+            |who| format!("{who} {verb}"),
+        )
+    };
     match &decision.action {
-        Action::Build { .. } | Action::Commit(_) | Action::Stop { .. } => {
-            let verb = match decision.action {
-                Action::Build { .. } => "builds it",
-                Action::Commit(_) => "writes it to cluster/apps",
-                _ => "stops the build",
-            };
-            waits_for(desk, now).map_or_else(
-                || format!("no wake is waiting: the next sweep, or `fabrique retry {name}`, brings a worker that {verb}"),
-                |who| format!("{who} {verb}"),
-            )
-        }
+        Action::Build { .. } => acts("builds it"),
+        Action::Commit(_) => acts("writes it to cluster/apps"),
+        Action::Stop { .. } => acts("stops the build"),
         Action::Continue => match &memory.running {
             Some(running) => format!("`fabrique logs {} -f` follows the build", running.build),
             None => "a worker is on it".to_owned(),

@@ -14,10 +14,13 @@ pub(super) async fn daemons(doctor: &Doctor) -> Vec<Check> {
     }
     let probes = daemons.iter().map(|daemon| async move {
         let name = format!("buildkitd {}", daemon.name);
-        match builder.probe(daemon).await {
-            Ok(info) => judge(name, daemon, &info),
-            Err(error) => Check::error(name, &error),
-        }
+        let probe = async {
+            match builder.probe(daemon).await {
+                Ok(info) => judge(name.clone(), daemon, &info),
+                Err(error) => Check::error(&name, &error),
+            }
+        };
+        doctor.within(&name, probe).await
     });
     join_all(probes).await
 }

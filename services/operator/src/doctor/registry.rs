@@ -20,12 +20,15 @@ pub(super) async fn registries(doctor: &Doctor, apps: Option<&Apps>) -> Vec<Chec
     for app in apps.iter().flat_map(|apps| apps.registrations.apps.values()) {
         hosts.insert(app.image.registry().to_owned(), Some(app.image.clone()));
     }
-    join_all(hosts.into_iter().map(|(host, image)| registry(doctor, host, image))).await
+    let asked = hosts.into_iter().map(|(host, image)| async move {
+        let name = format!("registry {host}");
+        doctor.within(&name, registry(doctor, &name, &host, image)).await
+    });
+    join_all(asked).await
 }
 
-async fn registry(doctor: &Doctor, host: String, image: Option<ImageRepository>) -> Check {
-    let name = format!("registry {host}");
-    if let Err(error) = doctor.ports.registry.ping(&host).await {
+async fn registry(doctor: &Doctor, name: &str, host: &str, image: Option<ImageRepository>) -> Check {
+    if let Err(error) = doctor.ports.registry.ping(host).await {
         return Check::error(name, &error);
     }
     let Some(image) = image else {
