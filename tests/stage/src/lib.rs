@@ -7,11 +7,21 @@
 //! what it leaves on the servers.
 
 mod app;
+mod bus;
 mod config;
+mod deliver;
+mod gate;
+mod images;
 mod look;
+mod process;
 mod stage;
+mod trap;
 
 pub use app::{AppOptions, SampleApp};
+pub use bus::BuildSeen;
 pub use config::Settings;
-pub use look::{Composition, Status};
+pub use gate::Gate;
+pub use images::Manifest;
+pub use look::{Composition, Deployment, Status};
 pub use stage::{Fabrique, Stage, StageBuilder};
+pub use trap::{Moment, Trap};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use fabrique_bed::wait_until;
 use serde_json::Value;
 
@@ -21,6 +21,15 @@ pub struct Composition {
     pub digest: String,
     /// The revision of the copied overlay.
     pub infra: Option<String>,
+}
+
+/// An automatic commit of the image channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// The source revision that it deployed.
+    pub revision: String,
+    /// The digest that it deployed.
+    pub digest: String,
 }
 
 /// A commit status.
@@ -93,6 +102,57 @@ impl Stage {
         let directory = format!("apps/{app}/");
         let log = apps.git(&["log", "--author=^fabrique <", "--format=%s", "--", &directory]).await?;
         Ok(log.lines().map(str::to_owned).collect())
+    }
+
+    /// The automatic image commits of an app on `cluster/apps`, newest first.
+    ///
+    /// # Errors
+    /// When git or Gitea refuses.
+    pub async fn image_commits(&self, app: &str) -> Result<Vec<Deployment>> {
+        let apps = self.clone_apps().await?;
+        let trailer = |key: &str| format!("%(trailers:key={key},valueonly,separator=)");
+        let keys = ["App", "Channel", "Source-Revision", "Digest"].map(trailer);
+        let format = format!("--format={}", keys.join(" "));
+        let log = apps.git(&["log", "--author=^fabrique <", &format]).await?;
+        let deployments = log.lines().filter_map(|line| match *line.split(' ').collect::<Vec<_>>() {
+            [of, "image", revision, digest] if of == app => {
+                Some(Deployment { revision: revision.to_owned(), digest: digest.to_owned() })
+            }
+            _ => None,
+        });
+        Ok(deployments.collect())
+    }
+
+    /// Waits until `prod` shows `revision` and its status says so, and checks that exactly one automatic
+    /// commit brought it, with the digest that the registry serves under the readable tag.
+    ///
+    /// # Errors
+    /// When any of it is otherwise, with what is there.
+    pub async fn committed_once(&self, app: &SampleApp, revision: &str) -> Result<Composition> {
+        let name = &app.options.name;
+        let composition = self.deployed(app, revision).await?;
+        self.status_becomes(app, revision, "success").await?;
+        let tag = &revision[..12];
+        let what = format!("the tag {tag}");
+        let served = wait_until(&what, DEPLOYED, || async {
+            self.bed.registry().digest(name, tag).await.ok().flatten()
+        });
+        let served = served.await?;
+        ensure!(served == composition.digest, "{tag} is {served}, deployed is {}", composition.digest);
+        let commits = self.image_commits(name).await?;
+        let of_revision: Vec<_> = commits.iter().filter(|commit| commit.revision == revision).collect();
+        let expected = Deployment { revision: revision.to_owned(), digest: served };
+        ensure!(of_revision == [&expected], "not exactly one commit for {revision}: {commits:#?}");
+        Ok(composition)
+    }
+
+    /// How many manifests the registry stores for an image of its own, tagged or not. Read from its disk, so
+    /// that it can be asked while other peers are frozen.
+    #[must_use]
+    pub fn stored_manifests(&self, image: &str) -> usize {
+        let path =
+            format!("registry/store/docker/registry/v2/repositories/{image}/_manifests/revisions/sha256");
+        std::fs::read_dir(self.bed.folder().join(path)).map_or(0, Iterator::count)
     }
 
     /// The status of an app's build on a revision; nothing when there is none.

@@ -163,7 +163,7 @@ impl Stage {
         receiver_port: u16,
         env: &[(&str, &str)],
     ) -> Result<Fabrique> {
-        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        let number = self.number();
         let folder = self.bed.folder().join(format!("{name}-{number}"));
         let worker_port = free_port()?;
         let config = self.configure_at(&folder, &Ports { receiver: receiver_port, worker: worker_port })?;
@@ -181,6 +181,11 @@ impl Stage {
             ready_url: format!("http://127.0.0.1:{ready_port}/readyz"),
         };
         Ok(Fabrique { peer: Peer::run(program).await? })
+    }
+
+    /// A number that nothing else on this stage has.
+    pub(crate) fn number(&self) -> usize {
+        self.started.fetch_add(1, Ordering::Relaxed)
     }
 
     fn configure(&self, folder: &Path, receiver_port: u16) -> Result<PathBuf> {

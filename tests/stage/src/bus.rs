@@ -1,0 +1,194 @@
+//! What fabrique leaves on the bus, read as any NATS client could.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::{self, Context};
+use fabrique_bed::wait_until;
+use futures::StreamExt as _;
+use serde_json::Value;
+
+use crate::look::DEPLOYED;
+use crate::stage::Stage;
+
+/// How long the server keeps a consumer of ours after the last read.
+const ABANDONED: Duration = Duration::from_secs(5);
+
+/// A build as the history shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuildSeen {
+    /// Its id.
+    pub id: String,
+    /// The source revision.
+    pub revision: String,
+    /// Its phase: `building`, `committed`, `superseded`…
+    pub phase: String,
+    /// Why it failed or was not committed; empty otherwise.
+    pub message: String,
+}
+
+impl Stage {
+    async fn bus(&self) -> Result<Context> {
+        let nats = self.bed.nats();
+        let options = async_nats::ConnectOptions::with_user_and_password(
+            nats.user("admin").to_owned(),
+            nats.password("admin").to_owned(),
+        );
+        Ok(jetstream::new(options.connect(nats.address()).await.context("connecting to the bus")?))
+    }
+
+    /// The newest wake of an app, zero when there was none: to be passed to [`Stage::settled`].
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn wanted(&self, app: &str) -> Result<u64> {
+        wanted(&self.bus().await?, app).await
+    }
+
+    /// Waits until an app was woken after `since`, and every wake is served.
+    ///
+    /// # Errors
+    /// When it is not in a minute.
+    pub async fn settled(&self, app: &str, since: u64) -> Result<()> {
+        let bus = self.bus().await?;
+        wait_until(&format!("{app} to settle after wake {since}"), DEPLOYED, || async {
+            let wanted = wanted(&bus, app).await.ok().filter(|wanted| *wanted > since)?;
+            let work = newest(&bus, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await.ok()??;
+            (work["done"].as_u64() >= Some(wanted) && work["holder"].is_null()).then_some(())
+        })
+        .await
+    }
+
+    /// The builds of an app, oldest first.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn builds(&self, app: &str) -> Result<Vec<BuildSeen>> {
+        let bus = self.bus().await?;
+        let found = messages(&bus, "KV_FABRIQUE_BUILDS", format!("$KV.FABRIQUE_BUILDS.{app}.*")).await?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut builds: Vec<BuildSeen> = found
+            .iter()
+            .filter_map(|body| serde_json::from_slice::<Value>(body).ok())
+            .map(|build| BuildSeen {
+                id: text(&build["build"]),
+                revision: text(&build["revision"]),
+                phase: text(&build["phase"]["phase"]),
+                message: text(&build["phase"]["message"]) + &text(&build["phase"]["reason"]),
+            })
+            .collect();
+        builds.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(builds)
+    }
+
+    /// Waits until the newest build of an app is in `phase`, and returns it.
+    ///
+    /// # Errors
+    /// When it is not in a minute, with the builds that there are.
+    pub async fn build_becomes(&self, app: &str, revision: &str, phase: &str) -> Result<BuildSeen> {
+        let found =
+            wait_until(&format!("the build of {app} at {revision} to be {phase}"), DEPLOYED, || async {
+                let builds = self.builds(app).await.ok()?;
+                builds.into_iter().rev().find(|build| build.revision == revision && build.phase == phase)
+            })
+            .await;
+        match found {
+            Ok(build) => Ok(build),
+            Err(error) => Err(error.context(format!("there are {:?}", self.builds(app).await))),
+        }
+    }
+
+    /// The bodies of all events on subjects that match `filter`, like `fabrique.decision.citation`.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn events(&self, filter: &str) -> Result<Vec<Value>> {
+        let bodies = messages(&self.bus().await?, "FABRIQUE_EVENTS", filter.to_owned()).await?;
+        bodies.iter().map(|body| Ok(serde_json::from_slice(body)?)).collect()
+    }
+
+    /// Waits for a decision about an app whose reason contains `words`, and returns the reason.
+    ///
+    /// # Errors
+    /// When there is none in a minute, with those that there are.
+    pub async fn decided(&self, app: &str, words: &str) -> Result<String> {
+        let filter = format!("fabrique.decision.{app}");
+        let reasons = async || -> Result<Vec<String>> {
+            let decisions = self.events(&filter).await?;
+            Ok(decisions.iter().filter_map(|d| d["reason"].as_str().map(str::to_owned)).collect())
+        };
+        let found = wait_until(&format!("a decision about {app} that says {words:?}"), DEPLOYED, || async {
+            reasons().await.ok()?.into_iter().rev().find(|reason| reason.contains(words))
+        })
+        .await;
+        match found {
+            Ok(reason) => Ok(reason),
+            Err(error) => Err(error.context(format!("the decisions were {:#?}", reasons().await?))),
+        }
+    }
+
+    /// Waits until `count` deliveries about a repository were answered, and returns them all.
+    ///
+    /// # Errors
+    /// When there are not that many in a minute.
+    pub async fn deliveries(&self, org: &str, repo: &str, count: usize) -> Result<Vec<Value>> {
+        let filter = format!("fabrique.delivery.{org}.{repo}");
+        wait_until(&format!("{count} deliveries about {org}/{repo}"), DEPLOYED, || async {
+            self.events(&filter).await.ok().filter(|events| events.len() >= count)
+        })
+        .await
+    }
+
+    /// What a build printed.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn log(&self, build: &str) -> Result<String> {
+        let bodies = messages(&self.bus().await?, "FABRIQUE_LOGS", format!("fabrique_log.{build}")).await?;
+        Ok(bodies.iter().map(|body| String::from_utf8_lossy(body).into_owned() + "\n").collect())
+    }
+}
+
+async fn wanted(bus: &Context, app: &str) -> Result<u64> {
+    let stream = bus.get_stream_no_info("FABRIQUE_WAKE").await?;
+    match stream.get_last_raw_message_by_subject(&format!("fabrique.wake.{app}")).await {
+        Ok(message) => Ok(message.sequence),
+        Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn newest(bus: &Context, stream: &str, subject: &str) -> Result<Option<Value>> {
+    let stream = bus.get_stream_no_info(stream).await?;
+    match stream.get_last_raw_message_by_subject(subject).await {
+        Ok(message) => Ok(Some(serde_json::from_slice(&message.payload)?)),
+        Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The bodies of what a stream holds now on subjects that match `filter`, oldest first.
+async fn messages(bus: &Context, stream: &str, filter: String) -> Result<Vec<Vec<u8>>> {
+    let config = pull::Config {
+        filter_subject: filter,
+        ack_policy: AckPolicy::None,
+        memory_storage: true,
+        inactive_threshold: ABANDONED,
+        ..pull::Config::default()
+    };
+    let consumer = bus.create_consumer_on_stream(config, stream).await?;
+    let mut bodies = Vec::new();
+    loop {
+        // At the end of what there is, the server answers an empty batch instead of waiting.
+        let mut batch = consumer.fetch().max_messages(256).messages().await?;
+        let before = bodies.len();
+        while let Some(message) = batch.next().await {
+            let message = message.map_err(|error| anyhow::anyhow!("reading {stream}: {error}"))?;
+            bodies.push(message.payload.to_vec());
+        }
+        if bodies.len() == before {
+            return Ok(bodies);
+        }
+    }
+}
