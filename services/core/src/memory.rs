@@ -4,7 +4,7 @@
 //! built or what is deployed: losing it costs a rebuild or forgets a cancelled attempt, never a wrong
 //! deployment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,10 +39,10 @@ pub struct Memory {
     /// What automation committed, per environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environments: BTreeMap<EnvironmentName, EnvironmentMemory>,
-    /// The revision whose commit status is still `pending`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pending_status: Option<Revision>,
-    /// The last final commit status: set again only when it differs.
+    /// Revisions whose commit status is `pending` and has to be closed.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub pending_statuses: BTreeSet<Revision>,
+    /// The last commit status given to a target: set again only when it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
 }
@@ -77,7 +77,7 @@ pub struct Built {
     pub digest: Digest,
 }
 
-/// The last commit status that was final.
+/// The last commit status of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reported {
     /// On which revision.

@@ -3,13 +3,14 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fabrique_core::time::Timestamp;
+use fabrique_ports::Ambient;
 use rand::RngExt;
 
 /// The system's.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct System;
 
-impl fabrique_worker::Ambient for System {
+impl Ambient for System {
     fn now(&self) -> Timestamp {
         now()
     }
@@ -20,30 +21,6 @@ impl fabrique_worker::Ambient for System {
 
     fn jitter(&self) -> f64 {
         rand::rng().random_range(0.0..=1.0)
-    }
-}
-
-impl fabrique_reconciler::Ambient for System {
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    fn ulid(&self) -> String {
-        ulid()
-    }
-
-    fn jitter(&self) -> f64 {
-        rand::rng().random_range(0.0..=1.0)
-    }
-}
-
-impl fabrique_receiver::Ambient for System {
-    fn now(&self) -> Timestamp {
-        now()
-    }
-
-    fn ulid(&self) -> String {
-        ulid()
     }
 
     fn random(&self) -> [u8; 16] {

@@ -1,5 +1,7 @@
 //! The whole decision about one app, for a person who wants to know.
 
+use std::collections::BTreeSet;
+
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Decision, Reason, decide};
 use fabrique_core::failure::FailureKind;
@@ -61,8 +63,8 @@ pub struct MemoryFacts {
     pub committed: Vec<CommittedFact>,
     /// Channels with a commit whose outcome is not read back yet.
     pub intents: Vec<String>,
-    /// The revision whose commit status is still pending.
-    pub pending_status: Option<Revision>,
+    /// Revisions whose commit status is still pending.
+    pub pending_statuses: BTreeSet<Revision>,
 }
 
 /// The last automatic commit on one channel.
@@ -145,7 +147,7 @@ impl MemoryFacts {
             built: memory.built.clone(),
             committed,
             intents,
-            pending_status: memory.pending_status.clone(),
+            pending_statuses: memory.pending_statuses.clone(),
         }
     }
 }

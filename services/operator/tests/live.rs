@@ -43,12 +43,15 @@ fn ulid() -> String {
 
 struct Clock;
 
-impl fabrique_receiver::Ambient for Clock {
+impl fabrique_ports::Ambient for Clock {
     fn now(&self) -> Timestamp {
         now()
     }
     fn ulid(&self) -> String {
         ulid()
+    }
+    fn jitter(&self) -> f64 {
+        0.5
     }
     fn random(&self) -> [u8; 16] {
         [7; 16]

@@ -8,6 +8,7 @@
 //!
 //! This crate must not know any wire format, client library or configuration.
 
+mod ambient;
 pub mod builder;
 pub mod bus;
 pub mod delivery;
@@ -18,4 +19,5 @@ pub mod records;
 pub mod registry;
 pub mod source;
 
+pub use ambient::Ambient;
 pub use error::{Fault, Peer, PortError, PortResult};

@@ -15,7 +15,6 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::ambient::Ambient;
 use crate::answer::Answer;
 use crate::body::{self, Bounds};
 use crate::config::ReceiverConfig;
@@ -23,6 +22,7 @@ use crate::journal::Journal;
 use crate::reload::Reloads;
 use crate::subscriptions::Followers;
 use crate::{measure, trace};
+use fabrique_ports::Ambient;
 
 /// Wakes of one delivery under way at once.
 const CONCURRENT_WAKES: usize = 64;

@@ -18,9 +18,8 @@
 //! This crate must not know Gitea, NATS, git or the files of `cluster/apps`: deliveries are read by a
 //! [`DeliveryReader`](fabrique_ports::delivery::DeliveryReader), wakes go to
 //! [`Wakes`](fabrique_ports::bus::Wakes), and the registrations are a [`Subscriptions`] that the binary
-//! makes. Clock and randomness come in as [`Ambient`], and nothing here decides what is built.
+//! makes. Clock and randomness come in as [`Ambient`](fabrique_ports::Ambient), and nothing here decides what is built.
 
-mod ambient;
 mod answer;
 mod body;
 mod config;
@@ -33,7 +32,6 @@ mod server;
 mod subscriptions;
 mod trace;
 
-pub use ambient::Ambient;
 pub use config::{ConfigError, ReceiverConfig};
 pub use measure::describe;
 pub use server::{Dependencies, Drained, Receiver};

@@ -18,7 +18,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::ambient::Ambient;
 use crate::config::{ConfigError, ReceiverConfig};
 use crate::intake::Intake;
 use crate::journal::{self, Journal};
@@ -26,6 +25,7 @@ use crate::measure;
 use crate::reload::Reloads;
 use crate::routes::{self, Health};
 use crate::subscriptions::Subscriptions;
+use fabrique_ports::Ambient;
 
 /// The head of a request and what hyper reads ahead, per connection.
 const CONNECTION_BUFFER: usize = 64 << 10;

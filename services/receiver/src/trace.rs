@@ -1,6 +1,6 @@
 //! The W3C trace that a delivery starts or continues.
 
-use crate::ambient::Ambient;
+use fabrique_ports::Ambient;
 
 /// The header, and the name of the field in wakes and events.
 pub(crate) const HEADER: &str = "traceparent";
@@ -54,6 +54,9 @@ mod tests {
         }
         fn ulid(&self) -> String {
             String::new()
+        }
+        fn jitter(&self) -> f64 {
+            0.5
         }
         fn random(&self) -> [u8; 16] {
             [self.0; 16]

@@ -56,7 +56,7 @@ impl Standing<'_> {
             Some(format!("nobody read back whether the {channel} of {environment} was committed"))
         });
         intents.or_else(|| {
-            let pending = self.memory.pending_status.as_ref()?;
+            let pending = self.memory.pending_statuses.first()?;
             Some(format!("the commit status of {} is still pending", pending.short()))
         })
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_the_decision_confirms_is_left_alone() {
-        let mut memory = Memory { pending_status: Some(revision("1")), ..Memory::default() };
+        let mut memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
         memory.failure = None;
         let decision = settled(Action::WaitUntil(Timestamp(9_000)));
         assert_eq!(wake(&waiting(desk(4, 3)), Holder::Nobody, &memory, &decision), None);
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn an_intent_and_a_pending_status_are_woken_for() {
         let decision = settled(Action::Nothing);
-        let mut memory = Memory { pending_status: Some(revision("1")), ..Memory::default() };
+        let mut memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
         let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
         assert_eq!(woken.as_deref(), Some("the commit status of 111111111111 is still pending"));
 

@@ -19,13 +19,11 @@
 //!
 //! This crate only wakes, tags and tells. It must not build, commit or change what is remembered.
 
-mod ambient;
 mod config;
 mod images;
 mod judge;
 mod leases;
 mod sweep;
 
-pub use ambient::Ambient;
 pub use config::{Config, Ports};
 pub use sweep::{Depth, Failed, Finding, Reconciler, Restored, Sweep, Woken};

@@ -17,11 +17,11 @@ use futures::{StreamExt as _, stream};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::ambient::Ambient;
 use crate::config::{Config, Ports};
 use crate::images;
 use crate::judge::{Standing, unregistered};
 use crate::leases::{Holder, Leases};
+use fabrique_ports::Ambient;
 
 /// Failures that are told one by one; of the others only the number is.
 const TOLD: usize = 5;

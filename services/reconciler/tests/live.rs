@@ -20,12 +20,13 @@ use fabrique_git::{AppsRepository, GitConfig, GitDeployments, GitHistory, Identi
 use fabrique_gitea::{Gitea, GiteaConfig};
 use fabrique_gitops::Rules;
 use fabrique_observer::{AppsReader, Observer};
+use fabrique_ports::Ambient as _;
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::{Board, BusSetup, EventBody, Events};
 use fabrique_ports::forge::{BranchHead, CommitStatus, Forge, StatusOutcome};
 use fabrique_ports::records::{Memories, Swap};
 use fabrique_ports::source::{ChangedPaths, SourceFile, SourceHistory};
-use fabrique_reconciler::{Ambient, Config, Depth, Ports, Reconciler, Sweep};
+use fabrique_reconciler::{Config, Depth, Ports, Reconciler, Sweep};
 use fabrique_registry::{Access, OciRegistry, RegistryConfig};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
@@ -102,7 +103,7 @@ impl SourceHistory for Counted<GitHistory> {
 
 struct Clock;
 
-impl Ambient for Clock {
+impl fabrique_ports::Ambient for Clock {
     fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         Timestamp(u64::try_from(since.as_millis()).unwrap())
@@ -112,6 +113,9 @@ impl Ambient for Clock {
     }
     fn jitter(&self) -> f64 {
         0.5
+    }
+    fn random(&self) -> [u8; 16] {
+        [7; 16]
     }
 }
 

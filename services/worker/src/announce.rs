@@ -6,7 +6,7 @@ use fabrique_ports::bus::{Event, EventBody, Events};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use crate::ambient::Ambient;
+use fabrique_ports::Ambient;
 
 /// Events that may wait to be published. Past it they are dropped and counted: losing one loses no work.
 const QUEUE: usize = 4096;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{AppName, BuildId, Revision};
+use fabrique_core::id::{AppName, BuildId, Channel, Revision};
 use fabrique_core::memory::{Memory, Reported};
 use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
@@ -14,22 +14,22 @@ use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Desk, Generation};
 use fabrique_observer::{Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
-use fabrique_ports::forge::{CommitStatus, StatusOutcome};
+use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 use fabrique_ports::{Fault, PortError, PortResult};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::ambient::Ambient;
 use crate::announce::Announcer;
 use crate::board::BoardView;
 use crate::building::{Build, Ended};
-use crate::committer::{Committer, Landed, Task, Written};
+use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
 use crate::lease::Lease;
 use crate::memory::AppMemory;
 use crate::settle::settle;
 use crate::status;
 use crate::writeback::Image;
+use fabrique_ports::Ambient;
 
 /// Looks at one app in a row before others get their turn.
 const LOOKS: usize = 30;
@@ -199,7 +199,7 @@ impl Attendance {
                 let build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
                 self.build(app, apps, build, noted).await
             }
-            Action::Commit(advances) => self.commit(advances).await,
+            Action::Commit(advances) => self.commit(app, advances).await,
             Action::WaitUntil(until) => {
                 self.report(app, view, decision).await;
                 Ok(Next::Leave(Leave::Wait(noted, *until)))
@@ -227,7 +227,7 @@ impl Attendance {
         let id = build.id().clone();
         match build.run(self, app, apps, noted).await? {
             Ended::Image(image) => {
-                self.write_back(Some(image), Some(&id)).await?;
+                self.write_back(app, Some(image), Some(&id)).await?;
                 Ok(Next::Again)
             }
             Ended::Failed | Ended::Stopped => Ok(Next::Again),
@@ -237,7 +237,7 @@ impl Attendance {
     }
 
     /// Commits what is recorded already, and overlays.
-    async fn commit(&mut self, advances: &[Advance]) -> PortResult<Next> {
+    async fn commit(&mut self, app: &App, advances: &[Advance]) -> PortResult<Next> {
         let image = advances.iter().find_map(|advance| match advance {
             Advance::Image { revision, image, key, .. } => Some(Image {
                 revision: revision.clone(),
@@ -247,12 +247,17 @@ impl Attendance {
             }),
             Advance::Infra { .. } => None,
         });
-        self.write_back(image, None).await?;
+        self.write_back(app, image, None).await?;
         Ok(Next::Again)
     }
 
     /// The one completion path. `finished` is the build that ends with it.
-    async fn write_back(&mut self, image: Option<Image>, finished: Option<&BuildId>) -> PortResult<()> {
+    async fn write_back(
+        &mut self,
+        app: &App,
+        image: Option<Image>,
+        finished: Option<&BuildId>,
+    ) -> PortResult<()> {
         let written =
             self.shop.committer.write(Task::Complete(image.clone()), Arc::clone(&self.memory)).await?;
         match written {
@@ -268,6 +273,7 @@ impl Attendance {
                     self.nothing_written(image.as_ref(), &refused).await?;
                 }
                 if let (Some(build), Some(image)) = (finished, &image) {
+                    self.close_built(app, image, &refused).await;
                     crate::building::close(&self.shop, build, image, &commits, &refused, self.trace.clone())
                         .await;
                 }
@@ -282,11 +288,7 @@ impl Attendance {
 
     /// A decision to commit that the guard or a plan refuses would be taken again at once: it is kept as a
     /// failure, so that it backs off and shows.
-    async fn nothing_written(
-        &self,
-        image: Option<&Image>,
-        refused: &[(fabrique_core::id::EnvironmentName, fabrique_core::id::Channel, Verdict)],
-    ) -> PortResult<()> {
+    async fn nothing_written(&self, image: Option<&Image>, refused: &[Refused]) -> PortResult<()> {
         let Some((environment, channel, verdict)) =
             refused.iter().find(|(_, _, verdict)| matches!(verdict, Verdict::Trouble(_)))
         else {
@@ -324,49 +326,79 @@ impl Attendance {
     async fn unregistered(&self, name: &AppName) -> PortResult<Leave> {
         let (noted, _) = self.shop.board.wanted(name);
         tracing::info!(app = %name, "not registered, nothing to do");
-        self.memory.update(|memory| memory.running = None).await?;
+        self.memory
+            .update(|memory| {
+                memory.running = None;
+                // Nobody knows any more in which repository they are.
+                memory.pending_statuses.clear();
+            })
+            .await?;
         Ok(Leave::Done(noted))
     }
 
-    /// Sets the final commit status of the target, and closes the one that an earlier build left pending.
-    /// A status that cannot be set is no reason to stop: the next look tries again.
+    /// Gives the target its commit status, and closes those that earlier builds left pending. A status that
+    /// cannot be set is no reason to stop: the next look tries again.
     async fn report(&self, app: &App, view: &View, decision: &Decision) {
         let memory = self.memory.get().await;
-        let link = self.shop.config.link.clone();
-        if let Target::At { revision, .. } = &view.target {
+        let target = match &view.target {
+            Target::At { revision, .. } => Some(revision),
+            Target::Nothing(_) => None,
+        };
+        if let Some(revision) = target {
             let digest = memory.built.as_ref().map(|built| &built.digest);
-            if let Some(status) = status::settled(app, decision, digest, link.clone()) {
-                let reported =
-                    Reported { revision: revision.clone(), description: status.description.clone() };
-                if memory.reported.as_ref() != Some(&reported)
-                    && self.set_status(app, revision, &status).await
-                {
-                    self.note(move |memory| {
-                        memory.reported = Some(reported.clone());
-                        if memory.pending_status.as_ref() == Some(&reported.revision) {
-                            memory.pending_status = None;
-                        }
-                    })
-                    .await;
-                }
+            if let Some(status) = status::settled(app, decision, digest, self.shop.config.link.clone()) {
+                self.give_status(app, revision, &status, &memory).await;
             }
         }
-        if let Action::Nothing = decision.action {
-            self.close_pending(app, view).await;
+        let status = status::superseded(&app.name, target, self.shop.config.link.clone());
+        for left in self.memory.get().await.pending_statuses.iter().filter(|left| Some(*left) != target) {
+            self.close_status(app, left, &status).await;
+        }
+        let settled = matches!(decision.action, Action::Nothing);
+        if let Some(revision) = target.filter(|target| settled && memory.pending_statuses.contains(*target)) {
+            let nothing = status::not_needed(&app.name, &decision.reason, self.shop.config.link.clone());
+            if self.memory.get().await.pending_statuses.contains(revision) {
+                self.close_status(app, revision, &nothing).await;
+            }
         }
     }
 
-    /// Closes a pending status on a revision that is not the target any more.
-    async fn close_pending(&self, app: &App, view: &View) {
-        let Some(pending) = self.memory.get().await.pending_status else { return };
-        let by = match &view.target {
-            Target::At { revision, .. } if *revision != pending => Some(revision),
-            Target::At { .. } | Target::Nothing(_) => None,
-        };
-        let status = status::superseded(&app.name, by, self.shop.config.link.clone());
-        if self.set_status(app, &pending, &status).await {
-            self.note(|memory| memory.pending_status = None).await;
+    /// Gives a target its status unless it has it already.
+    async fn give_status(&self, app: &App, revision: &Revision, status: &CommitStatus, memory: &Memory) {
+        let reported = Reported { revision: revision.clone(), description: status.description.clone() };
+        if memory.reported.as_ref() == Some(&reported) || !self.set_status(app, revision, status).await {
+            return;
         }
+        let open = status.state == StatusState::Pending;
+        self.note(move |memory| {
+            if !open {
+                memory.pending_statuses.remove(&reported.revision);
+            }
+            memory.reported = Some(reported.clone());
+        })
+        .await;
+    }
+
+    /// Closes the pending status of a revision.
+    pub(crate) async fn close_status(&self, app: &App, revision: &Revision, status: &CommitStatus) {
+        if self.set_status(app, revision, status).await {
+            self.note(|memory| {
+                memory.pending_statuses.remove(revision);
+            })
+            .await;
+        }
+    }
+
+    /// Closes the status of a build that went through the completion path, whatever is the target by now.
+    async fn close_built(&self, app: &App, image: &Image, refused: &[Refused]) {
+        let status = match refused.iter().find(|(_, channel, _)| *channel == Channel::Image) {
+            None => status::deployed(app, &image.digest, self.shop.config.link.clone()),
+            Some((_, _, verdict)) => {
+                status::built_only(&app.name, &image.digest, verdict, self.shop.config.link.clone())
+            }
+        };
+        let memory = self.memory.get().await;
+        self.give_status(app, &image.revision, &status, &memory).await;
     }
 
     pub(crate) async fn set_status(&self, app: &App, revision: &Revision, status: &CommitStatus) -> bool {

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Reason, decide};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{BuildId, BuildKey, Channel, EnvironmentName, InvalidId, Revision};
+use fabrique_core::id::{BuildId, BuildKey, Channel, InvalidId, Revision};
 use fabrique_core::memory::{Built, Running};
 use fabrique_core::policy::Attempt;
-use fabrique_core::verdict::Verdict;
 use fabrique_core::work::Generation;
 use fabrique_observer::Apps;
 use fabrique_ports::builder::{
@@ -20,7 +19,7 @@ use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
 
 use crate::attend::{Attendance, Shop};
-use crate::committer::Landed;
+use crate::committer::{Landed, Refused};
 use crate::logging::BuildLog;
 use crate::status;
 use crate::writeback::Image;
@@ -78,7 +77,7 @@ impl Build {
             .memory
             .update(move |memory| {
                 memory.running = Some(running.clone());
-                memory.pending_status.get_or_insert_with(|| running.revision.clone());
+                memory.pending_statuses.insert(running.revision.clone());
             })
             .await?;
         let entry = BuildEntry {
@@ -337,14 +336,7 @@ impl Build {
                     })
                     .await?;
                 let status = status::superseded(&app.name, by.as_ref(), attendance.shop.config.link.clone());
-                if attendance.set_status(app, &self.entry.revision, &status).await {
-                    let revision = self.entry.revision.clone();
-                    attendance
-                        .note(move |memory| {
-                            memory.pending_status = memory.pending_status.take().filter(|p| *p != revision);
-                        })
-                        .await;
-                }
+                attendance.close_status(app, &self.entry.revision, &status).await;
                 self.enter(attendance, BuildPhase::Superseded { by }).await;
                 Ok(Ended::Stopped)
             }
@@ -381,7 +373,7 @@ pub(crate) async fn close(
     build: &BuildId,
     image: &Image,
     commits: &[Landed],
-    refused: &[(EnvironmentName, Channel, Verdict)],
+    refused: &[Refused],
     trace: Option<String>,
 ) {
     let Ok(Some(mut entry)) = shop.ports.history.build(build).await else { return };

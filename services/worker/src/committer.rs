@@ -22,11 +22,11 @@ use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::ambient::Ambient;
 use crate::config::Ports;
 use crate::memory::AppMemory;
 use crate::settle::commit_arrived;
 use crate::writeback::{Image, Proposal, Staged, propose};
+use fabrique_ports::Ambient;
 
 /// Rounds before a write-back gives up: only other writers can make one fail, and each of them wrote.
 const ROUNDS: u32 = 100;
@@ -44,11 +44,14 @@ pub(crate) enum Task {
     Repair,
 }
 
+/// A channel that was not written, and why.
+pub(crate) type Refused = (EnvironmentName, Channel, Verdict);
+
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Written {
     /// These commits reached the branch, and these channels were refused.
-    Done { commits: Vec<Landed>, refused: Vec<(EnvironmentName, Channel, Verdict)> },
+    Done { commits: Vec<Landed>, refused: Vec<Refused> },
     /// The forge refuses to be written to; a person has to act.
     Denied(String),
 }

@@ -8,9 +8,8 @@
 //! saves work.
 //!
 //! This crate speaks to the world through `fabrique-ports` only. It must not know any server, clock or
-//! source of randomness: time, ids and jitter come from [`Ambient`].
+//! source of randomness: time, ids and jitter come from [`Ambient`](fabrique_ports::Ambient).
 
-mod ambient;
 mod announce;
 mod attend;
 mod board;
@@ -26,6 +25,5 @@ mod settle;
 mod status;
 mod writeback;
 
-pub use ambient::Ambient;
 pub use config::{Ports, WorkerConfig};
 pub use run::Worker;

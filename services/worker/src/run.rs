@@ -13,13 +13,13 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::ambient::Ambient;
 use crate::announce::Announcer;
 use crate::attend::{Left, Shop, attend};
 use crate::board::BoardView;
 use crate::commands;
 use crate::committer::Committer;
 use crate::config::{Ports, WorkerConfig};
+use fabrique_ports::Ambient;
 
 /// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);

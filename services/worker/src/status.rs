@@ -42,8 +42,8 @@ pub(crate) fn settled(
         Reason::Failed { message, attempts, dead: true, .. } => {
             (StatusState::Error, format!("given up after {attempts} attempts: {message}"))
         }
-        Reason::Failed { .. }
-        | Reason::NoTarget(_)
+        Reason::Failed { .. } => (StatusState::Pending, decision.reason.to_string()),
+        Reason::NoTarget(_)
         | Reason::NotBuilt(_)
         | Reason::Retry { .. }
         | Reason::Recorded(_)
@@ -78,6 +78,36 @@ fn settled_verdict(app: &App, verdict: &Verdict, digest: Option<&Digest>) -> Opt
         | Verdict::OffBranch
         | Verdict::Advance => None,
     }
+}
+
+/// A build whose image is deployed, or has nowhere to be deployed.
+pub(crate) fn deployed(app: &App, digest: &Digest, link: Option<String>) -> CommitStatus {
+    let text =
+        if app.environments.is_empty() { built(Some(digest)) } else { deployed_text(app, Some(digest)) };
+    CommitStatus { context: context(&app.name), state: StatusState::Success, description: text, link }
+}
+
+/// A build whose image is recorded and not deployed.
+pub(crate) fn built_only(
+    app: &AppName,
+    digest: &Digest,
+    why: &Verdict,
+    link: Option<String>,
+) -> CommitStatus {
+    let state = if matches!(why, Verdict::Trouble(_)) { StatusState::Error } else { StatusState::Success };
+    let description = format!("built, not deployed: {why}; {digest}");
+    CommitStatus { context: context(app), state, description, link }
+}
+
+/// A pending status whose build nothing needs any more.
+pub(crate) fn not_needed(app: &AppName, why: &Reason, link: Option<String>) -> CommitStatus {
+    let description = format!("not built: {why}");
+    CommitStatus { context: context(app), state: StatusState::Error, description, link }
+}
+
+fn deployed_text(app: &App, digest: Option<&Digest>) -> String {
+    let environments: Vec<&str> = app.environments.iter().map(|e| e.name.as_str()).collect();
+    format!("deployed to {}: {}", environments.join(", "), built(digest))
 }
 
 fn built(digest: Option<&Digest>) -> String {

@@ -13,6 +13,8 @@ use fabrique_observer::CandidateView;
 use fabrique_ports::PortResult;
 use fabrique_ports::source::{self, SourceFile, SourceHistory};
 
+use crate::committer::Refused;
+
 /// A finished image that asks to be deployed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
@@ -45,7 +47,7 @@ pub(crate) struct Proposal {
     /// Channels that the composition already shows: nothing to commit, but the memory may have to learn it.
     pub(crate) shown: Vec<(EnvironmentName, Channel, Committed)>,
     /// Channels that were refused, and why.
-    pub(crate) refused: Vec<(EnvironmentName, Channel, Verdict)>,
+    pub(crate) refused: Vec<Refused>,
 }
 
 /// Plans every commit of `app` that the guard lets through, chained on `tree`.

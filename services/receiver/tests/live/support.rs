@@ -14,7 +14,7 @@ use fabrique_gitea::Deliveries;
 use fabrique_ports::bus::{Event, Events, WakeCause, Wakes};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use fabrique_receiver::{
-    Ambient, Dependencies, Drained, Followers, Receiver, ReceiverConfig, SubscriptionIndex, Subscriptions,
+    Dependencies, Drained, Followers, Receiver, ReceiverConfig, SubscriptionIndex, Subscriptions,
 };
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -172,13 +172,17 @@ fn count() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl Ambient for Counting {
+impl fabrique_ports::Ambient for Counting {
     fn now(&self) -> Timestamp {
         Timestamp(1_700_000_000_000)
     }
 
     fn ulid(&self) -> String {
         format!("{:026}", count())
+    }
+
+    fn jitter(&self) -> f64 {
+        0.5
     }
 
     fn random(&self) -> [u8; 16] {
