@@ -1,0 +1,53 @@
+# fabrique in a small image that runs as nobody in particular.
+#
+# Debian and not `scratch`: fabrique shells out to git, which needs certificates and a C library; so the binary is
+# linked to that same C library rather than carrying another. Every base is an argument, for registries behind an air
+# gap, and there is no syntax line, so that nothing else is pulled:
+#
+#   --build-arg BUILD_BASE=registry:80/base/rust:1.95-slim-bookworm
+#   --build-arg RUNTIME_BASE=registry:80/base/debian-git:bookworm
+#
+# A RUNTIME_BASE that has git, tini and certificates already needs no package mirror. Crates come from crates.io, or
+# from wherever a `.cargo/config.toml` beside the context's Cargo.toml says; CARGO_ARGS=--offline insists.
+
+ARG BUILD_BASE=docker.io/library/rust:1.95-slim-bookworm
+ARG RUNTIME_BASE=docker.io/library/debian:bookworm-slim
+
+FROM ${BUILD_BASE} AS build
+ARG CARGO_ARGS=""
+# The image's own toolchain: rust-toolchain.toml also asks for rustfmt and clippy, which a build does not need.
+ARG RUSTUP_TOOLCHAIN=1.95.0
+ENV RUSTUP_TOOLCHAIN=${RUSTUP_TOOLCHAIN} CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
+WORKDIR /src
+# One by one: a git context knows no .dockerignore, and a change elsewhere need not build anew.
+COPY Cargo.toml Cargo.lock ./
+COPY proto proto
+COPY services services
+COPY bench bench
+COPY tests tests
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    --mount=type=cache,target=/src/target,sharing=locked \
+    cargo build --locked --release ${CARGO_ARGS} --package fabrique --bin fabrique \
+    && install -D -m 0755 target/release/fabrique /out/fabrique
+
+FROM ${RUNTIME_BASE}
+# tini: whatever git leaves behind when it is stopped has to be reaped by somebody.
+RUN if ! command -v git >/dev/null || ! command -v tini >/dev/null || [ ! -e /etc/ssl/certs/ca-certificates.crt ]; then \
+        apt-get update -qq \
+        && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends git ca-certificates tini \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi \
+    && install -d -o 65532 -g 65532 -m 0750 /var/lib/fabrique
+COPY --from=build /out/fabrique /usr/local/bin/fabrique
+LABEL org.opencontainers.image.title="fabrique" \
+      org.opencontainers.image.description="From a push on Gitea to a digest that Argo CD deploys" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# By number, so that `runAsNonRoot` can see it; git needs no entry in /etc/passwd.
+USER 65532:65532
+WORKDIR /var/lib/fabrique
+# Clones: a cache that may be lost.
+VOLUME /var/lib/fabrique
+# Webhooks, /livez, /readyz, /metrics.
+EXPOSE 8080
+ENTRYPOINT ["tini", "--", "fabrique"]
+CMD ["--help"]
