@@ -99,10 +99,6 @@ impl FieldHash {
     }
 }
 
-pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
-    hex::encode(Sha256::digest(bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -195,7 +195,7 @@ impl Digest {
     /// The digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        Self(format!("sha256:{}", crate::build::sha256_hex(bytes)))
+        Self(format!("sha256:{}", crate::hash::sha256_hex(bytes)))
     }
 }
 

@@ -12,6 +12,7 @@ pub mod app;
 pub mod build;
 pub mod decision;
 pub mod failure;
+mod hash;
 pub mod id;
 pub mod memory;
 pub mod policy;

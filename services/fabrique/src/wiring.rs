@@ -55,7 +55,7 @@ impl Adapters {
         let rules = Rules { registries: config.registry.allowed.clone() };
         let apps = AppsReader::new(Arc::clone(&deployments) as _, rules);
         Ok(Self {
-            gitea: Gitea::new(gitea_config(&config, base, &apps_repo))?,
+            gitea: Gitea::new(gitea_config(&config, base, &apps_repo)?)?,
             source: Arc::new(GitHistory::new(git)?),
             registry: Arc::new(OciRegistry::new(registry_config(&config))?),
             apps: Arc::new(apps),
@@ -176,10 +176,12 @@ fn git_config(
     git
 }
 
-fn gitea_config(config: &Config, base: Url, apps_repo: &RepoName) -> GiteaConfig {
+fn gitea_config(config: &Config, base: Url, apps_repo: &RepoName) -> anyhow::Result<GiteaConfig> {
     let gitea = &config.gitea;
     let receiver = &config.receiver;
-    GiteaConfig {
+    let authority = gitea.ca_file.as_ref().map(std::fs::read).transpose().context("gitea.ca_file")?;
+    Ok(GiteaConfig {
+        authority,
         tokens: Tokens {
             read: gitea.read_token.get(),
             status: gitea.status_token.get(),
@@ -189,7 +191,7 @@ fn gitea_config(config: &Config, base: Url, apps_repo: &RepoName) -> GiteaConfig
         apps_repo: Some(apps_repo.clone()),
         hook_secret: receiver.next_secret.get().or(receiver.secret.get()),
         ..GiteaConfig::new(base)
-    }
+    })
 }
 
 fn registry_config(config: &Config) -> RegistryConfig {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_core::id::RepoName;
+use reqwest::Certificate;
 use reqwest::header::{AUTHORIZATION, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
@@ -38,15 +39,20 @@ impl Gitea {
     /// header.
     pub fn new(config: GiteaConfig) -> Result<Self, GiteaError> {
         check(&config)?;
-        let client = reqwest::Client::builder()
+        let unusable = |error: reqwest::Error| {
+            GiteaError::Configuration(format!("the HTTP client cannot be made: {error}"))
+        };
+        let mut builder = reqwest::Client::builder()
             .user_agent(concat!("fabrique/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(config.connect_timeout)
             .timeout(config.request_timeout)
             .pool_idle_timeout(IDLE_CONNECTION)
             .redirect(Policy::none())
-            .no_proxy()
-            .build()
-            .map_err(|error| GiteaError::Configuration(format!("the HTTP client cannot be made: {error}")))?;
+            .no_proxy();
+        if let Some(pem) = &config.authority {
+            builder = builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(unusable)?);
+        }
+        let client = builder.build().map_err(unusable)?;
         Ok(Self { client, config: Arc::new(config), inspects: None })
     }
 

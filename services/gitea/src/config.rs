@@ -90,6 +90,8 @@ pub struct GiteaConfig {
     pub apps_repo: Option<RepoName>,
     /// The secret that webhooks made here sign with: the newest of those that the receiver accepts.
     pub hook_secret: Option<SecretString>,
+    /// Certificates in PEM to trust instead of the system's, for a forge with an authority of its own.
+    pub authority: Option<Vec<u8>>,
     /// The longest that a connection may take.
     pub connect_timeout: Duration,
     /// The longest that one request may take, connection and body included.
@@ -106,6 +108,7 @@ impl GiteaConfig {
             tokens: Tokens::default(),
             apps_repo: None,
             hook_secret: None,
+            authority: None,
             connect_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(10),
         }

@@ -47,7 +47,7 @@ pub(super) fn read(reader: &Reader<'_>, document: &Node, directory: &str, rules:
     let image = read_image(&spec, rules);
     let build = read_build(&spec, source.as_ref());
     let environments = match spec.get("environments") {
-        Some(node) => environment::read_all(reader, node),
+        Some(node) => environment::read_all(reader, node, source.as_ref()),
         None => Some(Vec::new()),
     };
     Some(App { name: name?, source: source?, image: image?, build: build?, environments: environments? })

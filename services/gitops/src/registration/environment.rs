@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fabrique_core::app::{Binding, BindingForm, Environment, ImageFrom, InfraFrom, OverlaySource};
+use fabrique_core::app::{Binding, BindingForm, Environment, ImageFrom, InfraFrom, OverlaySource, Source};
 use fabrique_core::id::{Channel, EnvironmentName, RelPath};
 
 use super::relations;
@@ -16,7 +16,11 @@ const MAX_BINDINGS: usize = 64;
 /// Words of `from:` that no environment may be called.
 const RESERVED: [&str; 4] = ["build", "head", "pinned", "files"];
 
-pub(super) fn read_all(reader: &Reader<'_>, node: &Node) -> Option<Vec<Environment>> {
+pub(super) fn read_all(
+    reader: &Reader<'_>,
+    node: &Node,
+    source: Option<&Source>,
+) -> Option<Vec<Environment>> {
     let items = reader.list(node, "spec.environments", MAX_ENVIRONMENTS);
     let read: Vec<(&Node, Option<Environment>)> =
         items.iter().map(|item| (item, read_one(reader, item))).collect();
@@ -38,6 +42,9 @@ pub(super) fn read_all(reader: &Reader<'_>, node: &Node) -> Option<Vec<Environme
         all.push((item, environment?));
     }
     relations::between_environments(reader, &all);
+    if let Some(source) = source {
+        relations::overlays_and_source(reader, &all, source);
+    }
     Some(all.into_iter().map(|(_, environment)| environment).collect())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fabrique_core::app::{App, Environment, ImageFrom, InfraFrom};
+use fabrique_core::app::{App, Environment, ImageFrom, InfraFrom, Source};
 use fabrique_core::id::{Channel, EnvironmentName, ImageRepository, RelPath};
 
 use crate::reader::Reader;
@@ -61,6 +61,28 @@ pub(super) fn between_environments(reader: &Reader<'_>, environments: &[(&Node, 
                 );
             }
         }
+    }
+}
+
+/// An overlay follows the head of the branch that is built: with another repository there would be two
+/// heads to follow, and no order between them.
+pub(super) fn overlays_and_source(
+    reader: &Reader<'_>,
+    environments: &[(&Node, Environment)],
+    built: &Source,
+) {
+    for (node, environment) in environments {
+        let Some(overlay) = environment.infra.overlay().filter(|o| !o.repo.same_as(&built.repo)) else {
+            continue;
+        };
+        reader.report(
+            node,
+            format!(
+                "the infra of {} comes from {}, and the source is {}",
+                environment.name, overlay.repo, built.repo
+            ),
+            "keep the overlay in the source's repository, or its files in cluster/apps with infra.from: files",
+        );
     }
 }
 

@@ -240,3 +240,14 @@ proptest::proptest! {
         proptest::prop_assert!(loaded.apps.contains_key(&AppName::parse("small").unwrap()));
     }
 }
+
+#[test]
+fn an_overlay_outside_of_the_source_repository_is_refused() {
+    let text = CITATION
+        .replace("infra: { from: head, repo: atlas/atlas,", "infra: { from: head, repo: atlas/other,");
+    let report = report(&[("apps/citation/app.yaml", &text)]);
+    assert!(
+        report.contains("the infra of prod comes from atlas/other, and the source is atlas/atlas"),
+        "{report}"
+    );
+}
