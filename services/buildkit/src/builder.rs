@@ -92,12 +92,12 @@ impl BuildkitBuilder {
     }
 
     fn answers(&self, request: &BuildRequest, redactor: &Redactor) -> Answers {
-        let own = self.tokens.get(&request.repo.org().to_ascii_lowercase());
+        let own = self.tokens.get(&request.inputs.repo.org().to_ascii_lowercase());
         let token = own.or(self.default_token.as_ref());
         Answers {
             git: token.map(|token| (format!("GIT_AUTH_TOKEN.{}", self.git.host()), token.clone())),
             app: request.app.clone(),
-            names: request.secrets.iter().cloned().collect(),
+            names: request.inputs.secrets.iter().cloned().collect(),
             store: self.secrets.clone(),
             redactor: redactor.clone(),
         }
@@ -107,7 +107,7 @@ impl BuildkitBuilder {
         let redactor = Redactor::default();
         let session = Session::open(control.clone(), self.answers(request, &redactor));
         let reference = Uuid::new_v4().simple().to_string();
-        let source = self.git.source(&request.repo, &request.revision, &request.context);
+        let source = self.git.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
         let solve =
             solve_request(request, &source, &self.permitted, self.provenance, &reference, session.id());
         let (mut solving, mut watching) = (control.clone(), control.clone());

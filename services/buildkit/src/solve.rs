@@ -123,15 +123,15 @@ fn frontend_attributes(
         attributes.insert(key, value.to_owned());
     };
     set("context".into(), &source.context());
-    set("filename".into(), request.dockerfile.as_str());
+    set("filename".into(), request.inputs.dockerfile.as_str());
     // Empty but there: the built-in frontend stays, whatever a `# syntax=` line says. Otherwise the daemon pulls
     // an image that an air-gapped cluster does not have.
     set("cmdline".into(), "");
-    if let Some(target) = &request.target {
+    if let Some(target) = &request.inputs.target {
         set("target".into(), target);
     }
-    if !request.platforms.is_empty() {
-        let platforms: Vec<&str> = request.platforms.iter().map(Platform::as_str).collect();
+    if !request.inputs.platforms.is_empty() {
+        let platforms: Vec<&str> = request.inputs.platforms.iter().map(Platform::as_str).collect();
         set("platform".into(), &platforms.join(","));
     }
     if request.no_cache {
@@ -141,12 +141,12 @@ fn frontend_attributes(
     if provenance == Provenance::Min {
         set("attest:provenance".into(), "mode=min");
     }
-    set("label:org.opencontainers.image.revision".into(), request.revision.as_str());
+    set("label:org.opencontainers.image.revision".into(), request.inputs.revision.as_str());
     set("label:org.opencontainers.image.source".into(), &source.page);
     set(format!("label:{KEY_LABEL}"), request.key.as_str());
     // The registration may name another epoch; it may not reach another app's cache mounts.
     set(format!("{BUILD_ARG}SOURCE_DATE_EPOCH"), &request.epoch.to_string());
-    for (name, value) in &request.args {
+    for (name, value) in &request.inputs.args {
         set(format!("{BUILD_ARG}{name}"), value);
     }
     set(format!("{BUILD_ARG}BUILDKIT_CACHE_MOUNT_NS"), request.app.as_str());
@@ -172,6 +172,7 @@ mod tests {
     use std::time::Duration;
 
     use bollard_buildkit_proto::moby::buildkit::v1::sourcepolicy::{MatchType, PolicyAction};
+    use fabrique_core::build::BuildInputs;
     use fabrique_core::id::{AppName, BuildId, BuildKey, ImageRepository, SecretName};
 
     use super::*;
@@ -181,14 +182,17 @@ mod tests {
             build: BuildId::parse("citation-01k0000000000000000000000a").unwrap(),
             key: BuildKey::parse(&"ab".repeat(32)).unwrap(),
             app: AppName::parse("citation").unwrap(),
-            repo: RepoName::parse("atlas/atlas").unwrap(),
-            revision: Revision::parse(&"1b".repeat(20)).unwrap(),
-            context: RelPath::parse("dataops/citation dagster").unwrap(),
-            dockerfile: RelPath::parse("docker/Dockerfile").unwrap(),
-            target: Some("prod".into()),
-            args: BTreeMap::from([("VERSION".into(), "1 & 2".into())]),
-            secrets: vec![SecretName::parse("pypi").unwrap()],
-            platforms: ["linux/amd64", "linux/arm64"].map(|p| Platform::parse(p).unwrap()).to_vec(),
+            inputs: BuildInputs {
+                repo: RepoName::parse("atlas/atlas").unwrap(),
+                revision: Revision::parse(&"1b".repeat(20)).unwrap(),
+                context: RelPath::parse("dataops/citation dagster").unwrap(),
+                dockerfile: RelPath::parse("docker/Dockerfile").unwrap(),
+                target: Some("prod".into()),
+                args: BTreeMap::from([("VERSION".into(), "1 & 2".into())]),
+                secrets: vec![SecretName::parse("pypi").unwrap()],
+                platforms: ["linux/amd64", "linux/arm64"].map(|p| Platform::parse(p).unwrap()).to_vec(),
+                rebuild: 0,
+            },
             image: ImageRepository::parse("registry:80/citation").unwrap(),
             no_cache: true,
             epoch: 1_760_000_000,
@@ -198,7 +202,7 @@ mod tests {
 
     fn solve(request: &BuildRequest, provenance: Provenance) -> SolveRequest {
         let base = GitBase::new(&"http://gitea:3000/git".parse().unwrap()).unwrap();
-        let source = base.source(&request.repo, &request.revision, &request.context);
+        let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
         let permitted = Permitted::new(&["registry:80".into()], &["pypi.example".into()]).unwrap();
         solve_request(request, &source, &permitted, provenance, "ref", "session")
     }
@@ -233,24 +237,25 @@ mod tests {
 
     #[test]
     fn a_plain_request_becomes_this_solve() {
-        let plain = BuildRequest {
+        let full = request();
+        let inputs = BuildInputs {
             context: RelPath::root(),
             dockerfile: RelPath::parse("Dockerfile").unwrap(),
             target: None,
             args: BTreeMap::new(),
             secrets: vec![],
             platforms: vec![],
-            no_cache: false,
-            ..request()
+            ..full.inputs
         };
+        let plain = BuildRequest { inputs, no_cache: false, ..full };
         insta::assert_snapshot!(shown(&solve(&plain, Provenance::Off)));
     }
 
     #[test]
     fn an_argument_cannot_change_the_frontend_or_reach_other_caches() {
         let mut request = request();
-        request.args.insert("BUILDKIT_CACHE_MOUNT_NS".into(), "other".into());
-        request.args.insert("BUILDKIT_SYNTAX".into(), "evil/frontend".into());
+        request.inputs.args.insert("BUILDKIT_CACHE_MOUNT_NS".into(), "other".into());
+        request.inputs.args.insert("BUILDKIT_SYNTAX".into(), "evil/frontend".into());
         let solve = solve(&request, Provenance::Off);
         assert_eq!(solve.frontend_attrs["build-arg:BUILDKIT_CACHE_MOUNT_NS"], "citation");
         assert_eq!(solve.frontend_attrs["cmdline"], "");

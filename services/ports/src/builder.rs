@@ -1,15 +1,12 @@
 //! Builds: where they run and what they answer.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fabrique_core::build::BuildInputs;
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{
-    AppName, BuildId, BuildKey, Digest, ImageRepository, Platform, RelPath, RepoName, Revision, SecretName,
-    TrustDomain,
-};
+use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, ImageRepository, TrustDomain};
 use tokio_util::sync::CancellationToken;
 
 use crate::PortResult;
@@ -19,26 +16,13 @@ use crate::PortResult;
 pub struct BuildRequest {
     /// The attempt.
     pub build: BuildId,
-    /// Its key; becomes a label.
+    /// The key of its inputs; becomes a label.
     pub key: BuildKey,
     /// The app.
     pub app: AppName,
-    /// The source repository; its URL comes from configuration, never from a payload.
-    pub repo: RepoName,
-    /// The source revision.
-    pub revision: Revision,
-    /// The context directory.
-    pub context: RelPath,
-    /// The Dockerfile, relative to the context.
-    pub dockerfile: RelPath,
-    /// The stage, or the last one.
-    pub target: Option<String>,
-    /// Build arguments.
-    pub args: BTreeMap<String, String>,
-    /// Names of the secrets that RUN steps may mount; values come from the builder's own store.
-    pub secrets: Vec<SecretName>,
-    /// Platforms.
-    pub platforms: Vec<Platform>,
+    /// Everything that decides the image. The source's URL comes from configuration, never from a payload;
+    /// values of secrets come from the builder's own store.
+    pub inputs: BuildInputs,
     /// Where the image is pushed, by digest only.
     pub image: ImageRepository,
     /// Ignore the cache.

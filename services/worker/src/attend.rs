@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
 use crate::board::BoardView;
-use crate::building::{Build, Ended};
+use crate::building::{self, Build, Ended};
 use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
 use crate::lease::Lease;
@@ -272,11 +272,16 @@ impl Attendance {
                 if commits.is_empty() && finished.is_none() {
                     self.nothing_written(image.as_ref(), &refused).await?;
                 }
-                if let (Some(build), Some(image)) = (finished, &image) {
-                    self.close_built(app, image, &refused).await;
-                    crate::building::close(&self.shop, build, image, &commits, &refused, self.trace.clone())
-                        .await;
+                let Some(image) = image else { return Ok(()) };
+                if finished.is_some() {
+                    self.close_built(app, &image, &refused).await;
+                } else if commits.is_empty() {
+                    return Ok(());
+                } else {
+                    // Adopted: the worker that built it may have died before it could tag it.
+                    tokio::spawn(building::tag(Arc::clone(&self.shop), app.image.clone(), image.clone()));
                 }
+                building::close(&self.shop, &image, &commits, &refused, self.trace.clone()).await;
                 Ok(())
             }
             Written::Denied(why) => {
@@ -417,7 +422,7 @@ impl Attendance {
         }
     }
 
-    fn announce(&self, app: &AppName, view: &View, decision: &Decision) {
+    pub(crate) fn announce(&self, app: &AppName, view: &View, decision: &Decision) {
         let action = match &decision.action {
             Action::Build { .. } => "build",
             Action::Continue => "continue",

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use fabrique_core::app::App;
+use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, Reason, decide};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{BuildId, BuildKey, Channel, InvalidId, Revision};
+use fabrique_core::id::{BuildId, BuildKey, Channel, ImageRepository, InvalidId, Revision};
 use fabrique_core::memory::{Built, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Generation;
@@ -41,6 +42,7 @@ pub(crate) enum Ended {
 /// An attempt under way.
 pub(crate) struct Build {
     entry: BuildEntry,
+    inputs: BuildInputs,
     no_cache: bool,
     reason: Reason,
 }
@@ -91,7 +93,8 @@ impl Build {
             queued: now,
             ended: None,
         };
-        let mut build = Self { entry, no_cache, reason: reason.clone() };
+        let inputs = BuildInputs::of(app, revision, attendance.memory.get().await.rebuild);
+        let mut build = Self { entry, inputs, no_cache, reason: reason.clone() };
         build.enter(attendance, BuildPhase::Queued).await;
         Ok(build)
     }
@@ -230,14 +233,7 @@ impl Build {
             build: self.entry.build.clone(),
             key: self.entry.key.clone(),
             app: app.name.clone(),
-            repo: app.source.repo.clone(),
-            revision: self.entry.revision.clone(),
-            context: app.build.context.clone(),
-            dockerfile: app.build.dockerfile.clone(),
-            target: app.build.target.clone(),
-            args: app.build.args.clone(),
-            secrets: app.build.secrets.clone(),
-            platforms: app.build.platforms.clone(),
+            inputs: self.inputs.clone(),
             image: app.image.clone(),
             no_cache: self.no_cache,
             epoch,
@@ -288,9 +284,10 @@ impl Build {
                 memory.no_cache = false;
             })
             .await?;
-        tokio::spawn(tag(Arc::clone(shop), record.clone()));
-        self.enter(attendance, BuildPhase::Pushed { digest: digest.clone() }).await;
-        Ok(Ended::Image(Image { revision: record.revision, key: record.key, build: record.build, digest }))
+        let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
+        tokio::spawn(tag(Arc::clone(shop), app.image.clone(), image.clone()));
+        self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() }).await;
+        Ok(Ended::Image(image))
     }
 
     async fn failed(mut self, attendance: &Attendance, failure: BuildFailure) -> PortResult<Ended> {
@@ -367,16 +364,19 @@ async fn enter(shop: &Shop, entry: &BuildEntry, trace: Option<String>) {
     );
 }
 
-/// Ends the history of a build whose image went through the completion path.
+/// Ends the history of a build whose image went through the completion path. The commit that ended it is
+/// told once: an image may be adopted again much later.
 pub(crate) async fn close(
     shop: &Shop,
-    build: &BuildId,
     image: &Image,
     commits: &[Landed],
     refused: &[Refused],
     trace: Option<String>,
 ) {
-    let Ok(Some(mut entry)) = shop.ports.history.build(build).await else { return };
+    let Ok(Some(mut entry)) = shop.ports.history.build(&image.build).await else { return };
+    if let BuildPhase::Committed { .. } = entry.phase {
+        return;
+    }
     let digest = image.digest.clone();
     let of_image = |landed: &&Landed| matches!(landed.automatic, Some((_, Channel::Image, _)));
     let commits: Vec<Revision> =
@@ -420,17 +420,15 @@ async fn look_again(attendance: &Attendance, app: &App, apps: &Apps) -> PortResu
     };
     let view = shop.observer.observe(app, apps, &memory, shop.ambient.now()).await?;
     let decision = decide(&view);
-    if let Action::Stop { .. } = decision.action {
-        tracing::info!(app = %app.name, reason = %decision.reason, "the running build is stopped");
-    }
+    attendance.announce(&app.name, &view, &decision);
     Ok(decision.action)
 }
 
 /// Sets the readable tag and the one that keeps the image from garbage collection.
-async fn tag(shop: Arc<Shop>, record: ImageRecord) {
-    for tag in [record.key.keep_tag(), record.revision.short().to_owned()] {
-        if let Err(error) = shop.ports.registry.tag(&record.image, &record.digest, &tag).await {
-            tracing::warn!(image = %record.image, tag, %error, "the tag was not set; the reconciler will");
+pub(crate) async fn tag(shop: Arc<Shop>, repository: ImageRepository, image: Image) {
+    for tag in [image.key.keep_tag(), image.revision.short().to_owned()] {
+        if let Err(error) = shop.ports.registry.tag(&repository, &image.digest, &tag).await {
+            tracing::warn!(image = %repository, tag, %error, "the tag was not set; the reconciler will");
         }
     }
 }

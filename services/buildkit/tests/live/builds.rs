@@ -59,7 +59,7 @@ async fn labels_and_creation_time_come_from_the_source() {
     let (digest, _) = pushed(&builder(bed), bed.buildkit(0), &request).await;
     let config = image_config(bed, &request, &digest).await;
     let labels = &config["config"]["Labels"];
-    assert_eq!(labels["org.opencontainers.image.revision"], request.revision.as_str());
+    assert_eq!(labels["org.opencontainers.image.revision"], request.inputs.revision.as_str());
     let page = format!("{}/{}/citation", bed.gitea().base_url(), source.org);
     assert_eq!(labels["org.opencontainers.image.source"], page.as_str());
     assert_eq!(labels["fabrique.build-key"], request.key.as_str());
@@ -121,8 +121,8 @@ async fn stages_scratch_arguments_and_targets_work_and_a_syntax_line_pulls_nothi
         bed.registry().busybox()
     );
     let mut request = source.dockerfile(&dockerfile).await;
-    request.target = Some("wanted".into());
-    request.args = BTreeMap::from([("WHO".into(), "Ada & \"Grace\"".into())]);
+    request.inputs.target = Some("wanted".into());
+    request.inputs.args = BTreeMap::from([("WHO".into(), "Ada & \"Grace\"".into())]);
     let (digest, recorder) = pushed(&builder(bed), bed.buildkit(0), &request).await;
     assert!(!recorder.text().contains("docker/dockerfile"), "{}", recorder.text());
     let (manifest, _) = manifest(bed, &request, &digest).await;
@@ -138,8 +138,8 @@ async fn a_context_below_the_root_with_another_dockerfile_builds() {
     let dockerfile = format!("FROM {}\nCOPY . /c\nRUN ls -R /c\n", bed.registry().busybox());
     source.git.write("data ops/citation/docker/Image", &dockerfile).await.unwrap();
     let mut request = source.pushed().await;
-    request.context = RelPath::parse("data ops/citation").unwrap();
-    request.dockerfile = RelPath::parse("docker/Image").unwrap();
+    request.inputs.context = RelPath::parse("data ops/citation").unwrap();
+    request.inputs.dockerfile = RelPath::parse("docker/Image").unwrap();
     let (_, recorder) = pushed(&builder(bed), bed.buildkit(0), &request).await;
     assert!(recorder.logged("inside") && !recorder.logged("outside"), "{}", recorder.text());
 }

@@ -100,10 +100,10 @@ async fn what_the_revision_lacks_is_the_sources() {
     let bed = Bed::shared().await;
     let source = Source::new(bed).await;
     let mut request = source.dockerfile("FROM scratch\nCOPY . /\n").await;
-    request.context = RelPath::parse("no/such").unwrap();
+    request.inputs.context = RelPath::parse("no/such").unwrap();
     assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
-    request.context = RelPath::root();
-    request.target = Some("no-such".into());
+    request.inputs.context = RelPath::root();
+    request.inputs.target = Some("no-such".into());
     assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
     let gone = source.request(&"ab".repeat(20));
     assert_eq!(failure(bed, &gone).await.kind, FailureKind::Source);
@@ -117,9 +117,9 @@ async fn a_symlink_does_not_lead_out_of_the_context() {
     std::os::unix::fs::symlink("/etc/passwd", source.git.path().join("app/out")).unwrap();
     std::os::unix::fs::symlink("app", source.git.path().join("link")).unwrap();
     let mut request = source.pushed().await;
-    request.context = RelPath::parse("app").unwrap();
+    request.inputs.context = RelPath::parse("app").unwrap();
     assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
-    request.context = RelPath::parse("link").unwrap();
+    request.inputs.context = RelPath::parse("link").unwrap();
     assert_eq!(failure(bed, &request).await.kind, FailureKind::Source);
 }
 

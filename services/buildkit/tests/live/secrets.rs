@@ -34,7 +34,7 @@ async fn a_secret_is_mounted_by_name_and_its_value_never_shown() {
         bed.registry().busybox()
     );
     let mut request = source.dockerfile(&dockerfile).await;
-    request.secrets = vec![SecretName::parse("pypi").unwrap()];
+    request.inputs.secrets = vec![SecretName::parse("pypi").unwrap()];
     let (failure, recorder) = failed(&builder(bed, dir.path()), bed.buildkit(0), &request).await;
     assert!(recorder.logged(&VALUE.len().to_string()), "{}", recorder.text());
     assert!(recorder.text().contains("***"), "{}", recorder.text());
@@ -54,7 +54,7 @@ async fn a_secret_that_is_not_this_builds_is_not_answered() {
             bed.registry().busybox()
         );
         let mut request = source.dockerfile(&dockerfile).await;
-        request.secrets = vec![SecretName::parse("pypi").unwrap()];
+        request.inputs.secrets = vec![SecretName::parse("pypi").unwrap()];
         let (failure, recorder) = failed(&builder(bed, dir.path()), bed.buildkit(0), &request).await;
         assert_eq!(failure.kind, FailureKind::Source, "{foreign}: {failure:?}");
         assert!(failure.message.contains("not found"), "{foreign}: {failure:?}");
@@ -102,7 +102,7 @@ async fn a_secret_that_cannot_be_read_is_infrastructure() {
     let dockerfile =
         format!("FROM {}\nRUN --mount=type=secret,id=broken,required=true true\n", bed.registry().busybox());
     let mut request = source.dockerfile(&dockerfile).await;
-    request.secrets = vec![SecretName::parse("broken").unwrap()];
+    request.inputs.secrets = vec![SecretName::parse("broken").unwrap()];
     let (failure, _) = failed(&builder, bed.buildkit(0), &request).await;
     assert_eq!(failure.kind, FailureKind::Infrastructure, "{failure:?}");
     assert!(failure.message.contains("secret broken cannot be read"), "{failure:?}");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fabrique_bed::{Bed, Buildkit, GitRepo};
 use fabrique_buildkit::{BuildkitBuilder, BuildkitConfig};
+use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{
     AppName, BuildId, BuildKey, Digest, ImageRepository, Platform, RelPath, RepoName, Revision,
 };
@@ -84,14 +85,17 @@ impl<'a> Source<'a> {
             build: BuildId::parse("citation-01k0000000000000000000000a").unwrap(),
             key: BuildKey::parse(&"ab".repeat(32)).unwrap(),
             app: AppName::parse("citation").unwrap(),
-            repo: RepoName::parse(&format!("{}/citation", self.org)).unwrap(),
-            revision: Revision::parse(revision).unwrap(),
-            context: RelPath::root(),
-            dockerfile: RelPath::parse("Dockerfile").unwrap(),
-            target: None,
-            args: BTreeMap::new(),
-            secrets: vec![],
-            platforms: vec![Platform::parse("linux/amd64").unwrap()],
+            inputs: BuildInputs {
+                repo: RepoName::parse(&format!("{}/citation", self.org)).unwrap(),
+                revision: Revision::parse(revision).unwrap(),
+                context: RelPath::root(),
+                dockerfile: RelPath::parse("Dockerfile").unwrap(),
+                target: None,
+                args: BTreeMap::new(),
+                secrets: vec![],
+                platforms: vec![Platform::parse("linux/amd64").unwrap()],
+                rebuild: 0,
+            },
             image: ImageRepository::parse(&image).unwrap(),
             no_cache: false,
             epoch: 1_760_000_000,
