@@ -86,8 +86,11 @@ impl Running {
 
     /// Sends a signal to this process and everything below it, parents first.
     pub(crate) fn signal_tree(&self, signal: Signal) -> Result<()> {
+        // The children of a process that is killed are nobody's a moment later, and one that is frozen may
+        // have forked until then: so it is looked before and after.
+        let before = descendants(self.pid);
         self.signal(signal)?;
-        for process in descendants(self.pid) {
+        for process in before.into_iter().chain(descendants(self.pid)) {
             if let Some(pid) = process.pid().filter(|_| process.lives()) {
                 // It may have ended between the look and the signal.
                 let _ = rustix::process::kill_process(pid, signal);
