@@ -1,0 +1,123 @@
+//! An app is made, pushed to, and pushed to again.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use fabrique_bed::wait_until;
+use fabrique_stage::{AppOptions, SampleApp, Stage};
+use serde_json::json;
+
+use crate::failure::Stopped;
+use crate::run::Steps;
+
+/// The sample app, and its repository in `atlas`.
+pub(crate) const APP: &str = "citation";
+/// Somebody to look around as. A secret of servers that listen on loopback and end with the demo.
+pub(crate) const USER: (&str, &str) = ("ada", "lovelace");
+
+/// How long the overlay's commit may take after the image's.
+const OVERLAY: Duration = Duration::from_secs(30);
+
+/// A push that reached the forge.
+struct Push {
+    revision: String,
+    /// When `git push` returned, in milliseconds since 1970.
+    at: u128,
+}
+
+/// Tells it all, and returns the app for more.
+pub(crate) async fn tell(steps: &Steps, stage: &Stage, base: Option<&str>) -> Result<SampleApp, Stopped> {
+    let screen = steps.screen;
+    let app = steps.step("app", create(stage, base), |_| {
+        format!("atlas/{APP}, registered as apps/{APP}/app.yaml in cluster/apps")
+    });
+    let app = app.await?;
+    let hooks = stage.command(&["hooks", "ensure"]);
+    steps
+        .step("webhook", hooks, |_| "`fabrique hooks ensure`: on every registered repository".to_owned())
+        .await?;
+    let pushed = steps.step("push", push(&app, "Say hello"), |push| described(push, "Say hello")).await?;
+
+    screen.heading(&format!("What becomes of it: fabrique timeline {APP}"))?;
+    let timeline = steps.quietly("first push", timeline(stage, &pushed)).await?;
+    let (rows, result) = timeline.rsplit_once('\n').unwrap_or(("", &timeline));
+    screen.text(rows)?;
+    screen.result(result)?;
+
+    screen.heading("What changed on cluster/apps")?;
+    let diffs = diffs(stage, &pushed.revision, screen.has_colour());
+    screen.text(&steps.quietly("commits", diffs).await?)?;
+
+    screen.heading("Once more, with a warm cache")?;
+    let greeting = "Say hello again";
+    let again = steps.step("push", push(&app, greeting), |push| described(push, greeting)).await?;
+    let timeline = steps.quietly("second push", self::timeline(stage, &again)).await?;
+    screen.result(timeline.lines().last().unwrap_or_default())?;
+    Ok(app)
+}
+
+fn described(push: &Push, message: &str) -> String {
+    format!("atlas/{APP} {} {message:?}", short(&push.revision))
+}
+
+fn short(revision: &str) -> &str {
+    revision.get(..12).unwrap_or(revision)
+}
+
+/// The repository with a Dockerfile and an overlay, the registration, and somebody who may see both.
+async fn create(stage: &Stage, base: Option<&str>) -> Result<SampleApp> {
+    let app = SampleApp::create(stage, AppOptions { hook: false, ..AppOptions::named(APP) }).await?;
+    if let Some(base) = base {
+        let dockerfile = app.source.read("Dockerfile").await?;
+        let (_, steps) = dockerfile.split_once('\n').context("a Dockerfile of one line")?;
+        app.source.write("Dockerfile", format!("FROM {base}\n{steps}")).await?;
+    }
+    // For commits that people make in the clone by hand.
+    app.source.git(&["config", "user.name", "Ada"]).await?;
+    app.source.git(&["config", "user.email", "ada@example.org"]).await?;
+    let (user, password) = USER;
+    let body = json!({
+        "username": user, "email": "ada@example.org", "password": password, "must_change_password": false,
+    });
+    let gitea = stage.bed.gitea();
+    gitea.api("POST", "/admin/users", Some(body)).await?;
+    gitea.add_collaborator("atlas", APP, user, "admin").await?;
+    gitea.add_collaborator("cluster", "apps", user, "admin").await?;
+    Ok(app)
+}
+
+async fn push(app: &SampleApp, message: &str) -> Result<Push> {
+    let revision = app.push(message).await?;
+    Ok(Push { revision, at: SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() })
+}
+
+/// What fabrique prints about a push, once it is committed.
+async fn timeline(stage: &Stage, push: &Push) -> Result<String> {
+    let at = push.at.to_string();
+    let (code, stdout, stderr) =
+        stage.try_command(&["timeline", APP, "--revision", &push.revision, "--pushed", &at]).await?;
+    if code != 0 {
+        bail!("the push was not committed\n{stdout}{stderr}");
+    }
+    Ok(stdout.trim_end().to_owned())
+}
+
+/// The commits that the first push led to on `cluster/apps`: its image's and its overlay's.
+async fn diffs(stage: &Stage, revision: &str, colour: bool) -> Result<String> {
+    wait_until("the commit of the overlay", OVERLAY, || async {
+        let composition = stage.composition(APP).await.ok().flatten()?;
+        (composition.infra.as_deref() == Some(revision)).then_some(())
+    })
+    .await?;
+    let apps = stage.clone_apps().await?;
+    let log = apps.git(&["log", "--reverse", "--author=^fabrique <", "--format=%H"]).await?;
+    ensure!(!log.is_empty(), "no commit of fabrique on cluster/apps");
+    let colour = if colour { "--color=always" } else { "--color=never" };
+    let mut shown = Vec::new();
+    for commit in log.lines() {
+        shown.push(
+            apps.git(&["show", colour, "--format=%C(yellow)commit %h%C(reset) %s%n%n%b", commit]).await?,
+        );
+    }
+    Ok(shown.join("\n\n"))
+}
