@@ -1,0 +1,88 @@
+//! How most journeys begin: everything runs, and one app is deployed.
+
+use fabrique_bed::GitRepo;
+use fabrique_stage::{AppOptions, Fabrique, SampleApp, Stage, StageBuilder};
+
+/// A stage on which everything runs and one app has made its first push.
+pub(crate) struct Scene {
+    /// `fabrique all`; first, because fields drop in order and it must go before its peers.
+    pub(crate) fabrique: Fabrique,
+    /// The app.
+    pub(crate) app: SampleApp,
+    /// The revision of its first push, built and, where it has an environment, deployed.
+    pub(crate) first: String,
+    /// Where it all happens. `cluster/apps` has its webhook.
+    pub(crate) stage: Stage,
+}
+
+impl Scene {
+    /// With the usual settings.
+    pub(crate) async fn open(options: AppOptions) -> Self {
+        Box::pin(Self::open_on(Stage::builder(), options)).await
+    }
+
+    /// On a stage as described.
+    pub(crate) async fn open_on(builder: StageBuilder, options: AppOptions) -> Self {
+        let (stage, fabrique) = running(builder).await;
+        let app = SampleApp::create(&stage, options).await.unwrap();
+        let first = app.push("first").await.unwrap();
+        if app.options.deployed {
+            stage.deployed(&app, &first).await.unwrap();
+        }
+        stage.status_becomes(&app, &first, "success").await.unwrap();
+        stage.settled(&app.options.name, 0).await.unwrap();
+        // Only now: from here on registrations wake by themselves, a repository that has nothing but a README too.
+        stage.hook("cluster", "apps").await.unwrap();
+        Self { fabrique, app, first, stage }
+    }
+
+    /// The app's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.app.options.name
+    }
+
+    /// Does something and waits until the app was woken by it and has settled.
+    pub(crate) async fn settles_after<T>(&self, what: impl Future<Output = T>) -> T {
+        let since = self.stage.wanted(self.name()).await.unwrap();
+        let done = what.await;
+        self.stage.settled(self.name(), since).await.unwrap();
+        done
+    }
+
+    /// What `prod` shows.
+    pub(crate) async fn deployed_revision(&self) -> String {
+        self.stage.composition(self.name()).await.unwrap().unwrap().revision
+    }
+
+    /// The source revisions of the automatic image commits, newest first.
+    pub(crate) async fn committed(&self) -> Vec<String> {
+        let commits = self.stage.image_commits(self.name()).await.unwrap();
+        commits.into_iter().map(|commit| commit.revision).collect()
+    }
+}
+
+/// A stage on which `fabrique all` runs and nothing is registered.
+pub(crate) async fn running(builder: StageBuilder) -> (Stage, Fabrique) {
+    let stage = crate::started(builder).await;
+    let fabrique = stage.all().await.unwrap();
+    (stage, fabrique)
+}
+
+/// Rewrites a file of `cluster/apps` as a person does, and pushes.
+pub(crate) async fn person_rewrites(stage: &Stage, path: &str, rewrite: impl FnOnce(String) -> String) {
+    let apps = stage.clone_apps().await.unwrap();
+    rewrite_in(&apps, path, rewrite).await;
+    apps.commit(&format!("Edit {path} by hand")).await.unwrap();
+    apps.push().await.unwrap();
+}
+
+/// Rewrites a file of a clone.
+///
+/// # Panics
+/// When nothing changes: the journey would prove nothing.
+pub(crate) async fn rewrite_in(clone: &GitRepo, path: &str, rewrite: impl FnOnce(String) -> String) {
+    let before = clone.read(path).await.unwrap();
+    let after = rewrite(before.clone());
+    assert_ne!(before, after, "{path} has nothing to be rewritten");
+    clone.write(path, after).await.unwrap();
+}

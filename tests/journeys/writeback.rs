@@ -1,0 +1,358 @@
+//! What happens on `cluster/apps`, by fabrique and by people.
+
+use fabrique_bed::{GitRepo, wait_until};
+use fabrique_stage::{AppOptions, Moment, SampleApp};
+use serde_json::{Value, json};
+
+use crate::LONG;
+use crate::scene::{Scene, person_rewrites, rewrite_in, running};
+
+const COMPOSITION: &str = "apps/citation/prod/composition.yaml";
+const KUSTOMIZATION: &str = "apps/citation/prod/kustomization.yaml";
+const PATCH: &str = "apps/citation/prod/patch-s3-envfrom.yaml";
+
+/// The newest automatic commit's message on `cluster/apps`.
+async fn newest_message(apps: &GitRepo) -> String {
+    apps.git(&["log", "-1", "--author=^fabrique <", "--format=%B"]).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_commit_says_what_it_did_and_leaves_the_bindings_in_agreement() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let before = scene.stage.composition("citation").await.unwrap().unwrap();
+    let second = scene.app.push("second").await.unwrap();
+    let after = scene.stage.committed_once(&scene.app, &second).await.unwrap();
+
+    let apps = scene.stage.clone_apps().await.unwrap();
+    let build = scene.stage.build_becomes("citation", &second, "committed").await.unwrap();
+    let message = newest_message(&apps).await;
+    let trailers: Vec<&str> = message.rsplit("\n\n").next().unwrap().lines().collect();
+    let expected = [
+        "App: citation".to_owned(),
+        "Environment: prod".to_owned(),
+        "Channel: image".to_owned(),
+        format!("Source-Revision: {second}"),
+        format!("Image: {}", scene.app.image),
+        format!("Digest: {}", after.digest),
+        format!("Previous: {}", before.digest),
+        format!("Build-Id: {}", build.id),
+    ];
+    assert_eq!(trailers[..expected.len()], expected, "{message}");
+    assert!(message.starts_with(&format!("Deploy citation {} to prod\n", &second[..12])), "{message}");
+
+    let commits = apps.git(&["log", "--author=^fabrique <", "--format=%H"]).await.unwrap();
+    for commit in commits.lines() {
+        let show = async |file: &str| apps.git(&["show", &format!("{commit}:{file}")]).await;
+        let composition = show(COMPOSITION).await.unwrap();
+        let digest = if composition.contains(&before.digest) { &before.digest } else { &after.digest };
+        assert!(composition.contains(digest.as_str()), "{commit}: {composition}");
+        // The first commit of the image comes before the overlay that its bindings are in.
+        let (Ok(kustomization), Ok(patch)) = (show(KUSTOMIZATION).await, show(PATCH).await) else { continue };
+        assert!(kustomization.contains(&format!("digest: {digest} ")), "{commit}: {kustomization}");
+        assert!(patch.contains(&format!("value: {}@{digest}", scene.app.image)), "{commit}: {patch}");
+    }
+    let changed = apps.git(&["diff", "--stat", "HEAD~1", "--", "."]).await.unwrap();
+    assert!(changed.contains("3 files changed, 3 insertions(+), 3 deletions(-)"), "{changed}");
+}
+
+/// A second push is deployed, `undo` takes it back on `cluster/apps`; then it stays away, and a third follows.
+async fn stays_taken_back(undo: impl AsyncFnOnce(&GitRepo, &str, [&str; 2], [&str; 2])) {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let old = stage.composition("citation").await.unwrap().unwrap();
+    let before = stage.bed.gitea().head("cluster", "apps", "main").await.unwrap().unwrap();
+    let second = app.push("second").await.unwrap();
+    let new = stage.committed_once(app, &second).await.unwrap();
+
+    let apps = stage.clone_apps().await.unwrap();
+    let (from, to) = ([new.digest.as_str(), &second], [old.digest.as_str(), &scene.first]);
+    scene.settles_after(undo(&apps, &before, from, to)).await;
+    let head = stage.bed.gitea().head("cluster", "apps", "main").await.unwrap();
+    let reason = stage.decided("citation", "taken back").await.unwrap();
+    assert!(reason.contains(&second[..12]), "{reason}");
+    // Not even when it is asked again.
+    scene
+        .settles_after(async { stage.deliver_push("atlas/citation", &scene.first, &second).await.unwrap() })
+        .await;
+    assert_eq!(stage.bed.gitea().head("cluster", "apps", "main").await.unwrap(), head);
+    assert_eq!(scene.deployed_revision().await, scene.first);
+
+    let third = app.push("third").await.unwrap();
+    stage.committed_once(app, &third).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_of_cluster_apps_is_not_undone_and_a_newer_push_moves_on() {
+    Box::pin(stays_taken_back(async |apps: &GitRepo, before: &str, _, _| {
+        apps.git(&["reset", "--quiet", "--hard", before]).await.unwrap();
+        apps.push_force().await.unwrap();
+    }))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revert_on_cluster_apps_is_not_undone_and_a_newer_push_moves_on() {
+    Box::pin(stays_taken_back(async |apps: &GitRepo, before: &str, _, _| {
+        apps.git(&["revert", "--no-edit", &format!("{before}..HEAD")]).await.unwrap();
+        apps.push().await.unwrap();
+    }))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_edit_of_a_composition_is_not_undone_and_a_newer_push_moves_on() {
+    Box::pin(stays_taken_back(async |apps: &GitRepo, _, from: [&str; 2], to: [&str; 2]| {
+        for file in [COMPOSITION, KUSTOMIZATION, PATCH] {
+            rewrite_in(apps, file, |text| text.replace(from[0], to[0]).replace(from[1], to[1])).await;
+        }
+        apps.commit("Go back by hand").await.unwrap();
+        apps.push().await.unwrap();
+    }))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_back_returns_on_release() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let before = scene.stage.bed.gitea().head("cluster", "apps", "main").await.unwrap().unwrap();
+    let second = scene.app.push("second").await.unwrap();
+    scene.stage.committed_once(&scene.app, &second).await.unwrap();
+    let apps = scene.stage.clone_apps().await.unwrap();
+    apps.git(&["revert", "--no-edit", &format!("{before}..HEAD")]).await.unwrap();
+    scene.settles_after(async { apps.push().await.unwrap() }).await;
+    assert_eq!(scene.deployed_revision().await, scene.first);
+
+    scene.stage.command(&["release", "citation"]).await.unwrap();
+    scene.stage.deployed(&scene.app, &second).await.unwrap();
+    assert_eq!(scene.stage.builds("citation").await.unwrap().len(), 2, "nothing is built again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_rewound_by_ten_commits_waits_until_it_is_released() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    for number in 1..=10 {
+        app.source.write("message", format!("{number}")).await.unwrap();
+        app.source.commit(&format!("Commit {number}")).await.unwrap();
+    }
+    app.source.push().await.unwrap();
+    let newest = app.source.head().await.unwrap();
+    stage.committed_once(app, &newest).await.unwrap();
+
+    app.source.rewind(10).await.unwrap();
+    scene.settles_after(async { app.source.push_force().await.unwrap() }).await;
+    let reason = stage.decided("citation", "rewound").await.unwrap();
+    assert!(reason.contains(&newest[..12]), "{reason}");
+    assert_eq!(scene.deployed_revision().await, newest, "nothing older is deployed");
+
+    stage.command(&["release", "citation"]).await.unwrap();
+    stage.deployed(app, &scene.first).await.unwrap();
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 2, "the older image is recorded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_channel_does_not_move_until_the_hold_is_removed() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let held = "hold: { by: Ada, reason: audit, since: null, until: null }";
+    let hold_image = |text: String| text.replacen("hold: null", held, 1);
+    scene.settles_after(person_rewrites(stage, COMPOSITION, hold_image)).await;
+
+    let second = scene.settles_after(async { app.push("second").await.unwrap() }).await;
+    let status = stage.status_becomes(app, &second, "success").await.unwrap();
+    assert_eq!(status.description, "held by Ada: audit");
+    assert_eq!(scene.deployed_revision().await, scene.first);
+
+    person_rewrites(stage, COMPOSITION, |text| text.replace(held, "hold: null")).await;
+    stage.committed_once(app, &second).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binding_that_a_person_changed_stops_the_environment_until_it_is_repaired() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let deployed = stage.composition("citation").await.unwrap().unwrap();
+    let forged = format!("sha256:{}", "f".repeat(64));
+    scene.settles_after(person_rewrites(stage, PATCH, |text| text.replace(&deployed.digest, &forged))).await;
+    let head = stage.bed.gitea().head("cluster", "apps", "main").await.unwrap();
+
+    let second = scene.settles_after(async { app.push("second").await.unwrap() }).await;
+    let status = stage.status_becomes(app, &second, "error").await.unwrap();
+    assert!(status.description.starts_with(&format!("{PATCH}:12: ")), "file and line first: {status:?}");
+    let reason = stage.decided("citation", &forged).await.unwrap();
+    assert!(reason.contains(&deployed.digest), "found and expected: {reason}");
+    assert_eq!(stage.bed.gitea().head("cluster", "apps", "main").await.unwrap(), head, "nothing is written");
+
+    stage.command(&["repair", "citation"]).await.unwrap();
+    stage.committed_once(app, &second).await.unwrap();
+    assert!(!stage.apps_file(PATCH).await.unwrap().unwrap().contains(&forged));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overlay_advances_in_a_commit_of_its_own_without_a_build() {
+    let options = AppOptions { watch: vec!["message".to_owned()], ..AppOptions::named("citation") };
+    let scene = Scene::open(options).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let before = stage.composition("citation").await.unwrap().unwrap();
+    let file = "deploy/overlays/prod/deployment.yaml";
+    rewrite_in(&app.source, file, |text| {
+        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
+    })
+    .await;
+    let scaled = app.source.commit("Scale out").await.unwrap();
+    app.source.push().await.unwrap();
+
+    wait_until("the overlay to advance", LONG, || async {
+        let composition = stage.composition("citation").await.ok()??;
+        (composition.infra.as_deref() == Some(scaled.as_str())).then_some(())
+    })
+    .await
+    .unwrap();
+    let after = stage.composition("citation").await.unwrap().unwrap();
+    assert_eq!((after.digest.as_str(), after.revision), (before.digest.as_str(), scene.first.clone()));
+    let deployment = stage.apps_file("apps/citation/prod/deployment.yaml").await.unwrap().unwrap();
+    assert!(deployment.contains("replicas: 3"), "{deployment}");
+    let kustomization = stage.apps_file(KUSTOMIZATION).await.unwrap().unwrap();
+    assert!(kustomization.contains(&before.digest), "the copy is filled: {kustomization}");
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 1);
+    let message = newest_message(&stage.clone_apps().await.unwrap()).await;
+    assert!(message.contains("\nChannel: infra\n"), "{message}");
+    assert!(message.contains(&format!("\nSource-Revision: {scaled}\n")), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_environment_adopts_the_recorded_digest_without_a_build() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let stage = &scene.stage;
+    let prod = stage.composition("citation").await.unwrap().unwrap();
+    person_rewrites(stage, "apps/citation/app.yaml", |text| text + "    - name: staging\n").await;
+
+    let staging = wait_until("staging to be deployed", LONG, || async {
+        let text = stage.apps_file("apps/citation/staging/composition.yaml").await.ok()??;
+        text.contains(&prod.digest).then_some(text)
+    })
+    .await
+    .unwrap();
+    assert!(staging.contains(&scene.first), "{staging}");
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apps_that_are_ready_together_share_a_push_of_at_most_five_commits() {
+    const APPS: usize = 8;
+    let (stage, _fabrique) = running(fabrique_stage::Stage::builder().builders(2)).await;
+    let (mut apps, mut revisions) = (Vec::new(), Vec::new());
+    for number in 0..APPS {
+        let options =
+            AppOptions { deployed: false, overlay: false, ..AppOptions::named(&format!("app-{number}")) };
+        let app = SampleApp::create(&stage, options).await.unwrap();
+        revisions.push(app.push("first").await.unwrap());
+        apps.push(app);
+    }
+    for (app, revision) in apps.iter().zip(&revisions) {
+        stage.status_becomes(app, revision, "success").await.unwrap();
+    }
+    stage.hook("cluster", "apps").await.unwrap();
+    // All are built already, so that one registration makes them all ready at once. The first commit is held up,
+    // and the others gather behind it.
+    let clone = stage.clone_apps().await.unwrap();
+    for app in &mut apps {
+        app.options.deployed = true;
+        app.write_registration(&clone).await.unwrap();
+    }
+    clone.commit("Deploy them all").await.unwrap();
+    clone.push().await.unwrap();
+    let trap = stage.trap(Moment::BeforeTheUpdate).unwrap();
+    for app in &apps {
+        stage.decided(&app.options.name, "is built and recorded").await.unwrap();
+    }
+    trap.open().unwrap();
+    for (app, revision) in apps.iter().zip(&revisions) {
+        stage.deployed(app, revision).await.unwrap();
+        assert_eq!(stage.builds(&app.options.name).await.unwrap().len(), 1, "adopted, not built again");
+    }
+
+    clone.pull().await.unwrap();
+    let automatic = clone.git(&["log", "--author=^fabrique <", "--format=%H"]).await.unwrap();
+    assert_eq!(automatic.lines().count(), APPS, "one commit for each app");
+    let mut shared = 0;
+    for delivery in stage.deliveries("cluster", "apps", 1).await.unwrap() {
+        let after = delivery["after"].as_str().unwrap().to_owned();
+        let before = pushed_from(&stage, &after).await;
+        let range = format!("{before}..{after}");
+        let commits = clone.git(&["rev-list", "--author=^fabrique <", &range]).await.unwrap();
+        assert!(commits.lines().count() <= 5, "{range} is a push of {}", commits.lines().count());
+        shared += usize::from(commits.lines().count() > 1);
+    }
+    assert!(shared > 0, "no push is shared");
+}
+
+/// Where the push to `cluster/apps` that ended at `after` began, as Gitea's own feed has it.
+async fn pushed_from(stage: &fabrique_stage::Stage, after: &str) -> String {
+    let feed =
+        stage.bed.gitea().api("GET", "/repos/cluster/apps/activities/feeds?limit=50", None).await.unwrap();
+    let contents = feed.as_array().unwrap().iter().filter_map(|event| event["content"].as_str());
+    let pushes: Vec<Value> = contents.filter_map(|content| serde_json::from_str(content).ok()).collect();
+    let push = pushes.iter().find(|push| push["HeadCommit"]["Sha1"] == after);
+    let push = push.unwrap_or_else(|| panic!("the feed has no push to {after}: {pushes:#?}"));
+    // The comparison's URL is org/repo/compare/before...after.
+    let url = push["CompareURL"].as_str().unwrap();
+    url.rsplit('/').next().unwrap().split("...").next().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_webhook_replayed_ten_times_makes_no_commit() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let stage = &scene.stage;
+    let head = stage.bed.gitea().head("cluster", "apps", "main").await.unwrap().unwrap();
+    let before = stage.clone_apps().await.unwrap().git(&["rev-parse", "HEAD~1"]).await.unwrap();
+
+    for _ in 0..10 {
+        for (repo, from, to) in
+            [("cluster/apps", &before, &head), ("atlas/citation", &scene.first, &scene.first)]
+        {
+            let (status, answer) = stage.deliver_push(repo, from, to).await.unwrap();
+            assert!(matches!(status, 200 | 202), "{status}: {answer}");
+        }
+    }
+    scene
+        .settles_after(async { stage.deliver_push("atlas/citation", &before, &scene.first).await.unwrap() })
+        .await;
+    assert_eq!(stage.bed.gitea().head("cluster", "apps", "main").await.unwrap().as_deref(), Some(&*head));
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_writers_to_cluster_apps_lose_nothing_and_hold_nothing_up() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let write = async |number: usize| {
+        let path = format!("/repos/cluster/apps/contents/notes/{number}.md");
+        let body = json!({ "branch": "main", "message": format!("Note {number}"), "content": "bm90ZQ==" });
+        let gitea = stage.bed.gitea();
+        // Gitea refuses a writer who lost the race: then the writer comes again, as people do.
+        wait_until(&format!("writer {number}"), LONG, || async {
+            let token = gitea.admin_token();
+            let (status, _) = gitea.api_as(token, "POST", &path, Some(body.clone())).await.ok()?;
+            (status == 201 || status == 422).then_some(())
+        })
+        .await
+        .unwrap();
+    };
+    let writers = futures::future::join_all((0..50).map(write));
+    let pushes = async {
+        let mut revisions = Vec::new();
+        for message in ["second", "third"] {
+            revisions.push(app.push(message).await.unwrap());
+            stage.committed_once(app, revisions.last().unwrap()).await.unwrap();
+        }
+        revisions
+    };
+    let (_, revisions) = tokio::join!(writers, pushes);
+
+    let apps = stage.clone_apps().await.unwrap();
+    let notes = apps.git(&["ls-tree", "--name-only", "HEAD", "notes/"]).await.unwrap();
+    assert_eq!(notes.lines().count(), 50, "every acknowledged note is there");
+    assert_eq!(scene.deployed_revision().await, revisions[1]);
+    assert_eq!(scene.committed().await, [revisions[1].clone(), revisions[0].clone(), scene.first.clone()]);
+}
