@@ -115,14 +115,13 @@ pub(crate) async fn all(
 /// Connects, makes what is missing where the configuration may, and reports what differs.
 pub(crate) async fn checked_bus(adapters: &Adapters, role: Role) -> anyhow::Result<Bus> {
     let bus = adapters.bus(role).await?;
-    let findings = if adapters.has_user(Role::Admin) {
+    if adapters.has_user(Role::Admin) {
         let admin = adapters.bus(Role::Admin).await?;
-        let findings = admin.ensure().await?;
+        // What differs is told by the inspection below.
+        admin.ensure().await?;
         admin.close().await;
-        findings
-    } else {
-        bus.inspect().await?
-    };
+    }
+    let findings = bus.inspect().await?;
     let mut fatal = Vec::new();
     for finding in findings {
         if finding.fatal {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{AppName, BuildId, Channel, Revision};
+use fabrique_core::id::{AppName, Channel, Revision};
 use fabrique_core::memory::{Memory, Reported};
 use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
@@ -15,8 +15,10 @@ use fabrique_core::work::{Desk, Generation};
 use fabrique_observer::{Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
-use fabrique_ports::{Fault, PortError, PortResult};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use fabrique_ports::records::BuildEntry;
+use fabrique_ports::{Fault, Peer, PortError, PortResult};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
@@ -69,6 +71,8 @@ pub(crate) struct Attendance {
     /// The trace of the wake that is being served.
     pub(crate) trace: Option<String>,
     slot: Option<OwnedSemaphorePermit>,
+    /// The pending status on its way: others wait for it, so that it cannot come last.
+    pub(crate) pending: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What follows a look.
@@ -101,7 +105,7 @@ pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<OwnedSemaph
         }
     };
     let (_, trace) = shop.board.wanted(&app);
-    Attendance { shop, lease, memory, trace, slot }.run(&app).await
+    Attendance { shop, lease, memory, trace, slot, pending: Mutex::default() }.run(&app).await
 }
 
 impl Attendance {
@@ -158,7 +162,10 @@ impl Attendance {
             said = Some(decision);
             apps = self.shop.apps.read().await?;
         }
-        Ok(Leave::Undone(Left::Settled))
+        // Nothing settles what this decision and its outcome disagree about: back off, and let others go first.
+        let message = format!("{LOOKS} looks at {name} in a row led nowhere");
+        let error = PortError::new(Peer::Git, Fault::Transient, message);
+        Ok(Leave::Undone(Left::Troubled(error)))
     }
 
     async fn look(&self, app: &App, apps: &Apps) -> PortResult<(View, Decision)> {
@@ -177,7 +184,11 @@ impl Attendance {
         if is_target && !is_over {
             return Ok(());
         }
-        self.memory.update(|memory| memory.released = None).await.map(drop)
+        // A newer release may have come meanwhile.
+        self.memory
+            .update(|memory| memory.released = memory.released.take().filter(|newer| newer != released))
+            .await
+            .map(drop)
     }
 
     async fn act(
@@ -224,10 +235,12 @@ impl Attendance {
         build: Build,
         noted: Generation,
     ) -> PortResult<Next> {
-        let id = build.id().clone();
-        match build.run(self, app, apps, noted).await? {
-            Ended::Image(image) => {
-                self.write_back(app, Some(image), Some(&id)).await?;
+        let ended = build.run(self, app, apps, noted).await;
+        // What follows needs no daemon: the next build may begin.
+        self.slot = None;
+        match ended? {
+            Ended::Image(image, entry) => {
+                self.write_back(app, Some(image), Some(*entry)).await?;
                 Ok(Next::Again)
             }
             Ended::Failed | Ended::Stopped => Ok(Next::Again),
@@ -256,7 +269,7 @@ impl Attendance {
         &mut self,
         app: &App,
         image: Option<Image>,
-        finished: Option<&BuildId>,
+        finished: Option<BuildEntry>,
     ) -> PortResult<()> {
         let written =
             self.shop.committer.write(Task::Complete(image.clone()), Arc::clone(&self.memory)).await?;
@@ -281,7 +294,7 @@ impl Attendance {
                     // Adopted: the worker that built it may have died before it could tag it.
                     tokio::spawn(building::tag(Arc::clone(&self.shop), app.image.clone(), image.clone()));
                 }
-                building::close(&self.shop, &image, &commits, &refused, self.trace.clone()).await;
+                building::close(&self.shop, &image, finished, (&commits, &refused), self.trace.clone()).await;
                 Ok(())
             }
             Written::Denied(why) => {
@@ -307,7 +320,7 @@ impl Attendance {
     async fn fail(&self, image: Option<&Image>, kind: FailureKind, message: &str) -> PortResult<()> {
         let Some(image) = image else {
             let message = message.to_owned();
-            return Err(PortError::new(fabrique_ports::Peer::Git, Fault::Denied, message));
+            return Err(PortError::new(Peer::Git, Fault::Denied, message));
         };
         let attempt = Attempt {
             key: image.key.clone(),
@@ -407,6 +420,11 @@ impl Attendance {
     }
 
     pub(crate) async fn set_status(&self, app: &App, revision: &Revision, status: &CommitStatus) -> bool {
+        if let Some(pending) = self.pending.lock().await.take()
+            && let Err(error) = pending.await
+        {
+            tracing::error!(app = %app.name, %error, "setting the pending status panicked");
+        }
         match self.shop.ports.forge.set_status(&app.source.repo, revision, status).await {
             Ok(StatusOutcome::Set | StatusOutcome::UnknownRevision) => true,
             Err(error) => {

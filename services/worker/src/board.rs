@@ -107,12 +107,12 @@ impl BoardView {
             .collect()
     }
 
-    /// When the next lease of another holder dies unless it is renewed.
-    pub(crate) fn next_expiry(&self, lease: Duration) -> Option<Duration> {
+    /// When the next lease dies unless it is renewed, apart from those of apps to `skip`.
+    pub(crate) fn next_expiry(&self, lease: Duration, skip: impl Fn(&AppName) -> bool) -> Option<Duration> {
         self.lock()
-            .values()
-            .filter(|seen| seen.record.holder.is_some())
-            .map(|seen| lease.saturating_sub(seen.since.elapsed()))
+            .iter()
+            .filter(|(app, seen)| seen.record.holder.is_some() && !skip(app))
+            .map(|(_, seen)| lease.saturating_sub(seen.since.elapsed()))
             .min()
     }
 

@@ -14,7 +14,6 @@ use fabrique_observer::Apps;
 use fabrique_ports::builder::{
     Autopsy, BuildFailure, BuildOutcome, BuildRequest, Condition, Need, Placed, PlacementLease,
 };
-use fabrique_ports::bus::EventBody;
 use fabrique_ports::records::{BuildEntry, BuildPhase, ImageRecord};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
@@ -28,7 +27,7 @@ use crate::writeback::Image;
 /// How an attempt ended.
 pub(crate) enum Ended {
     /// The digest is recorded: past the point of no return.
-    Image(Image),
+    Image(Image, Box<BuildEntry>),
     /// It failed, and the memory says how.
     Failed,
     /// It was stopped: superseded, or not wanted any more.
@@ -80,6 +79,8 @@ impl Build {
             .update(move |memory| {
                 memory.running = Some(running.clone());
                 memory.pending_statuses.insert(running.revision.clone());
+                // The pending status that follows hides the one that was reported.
+                memory.reported = None;
             })
             .await?;
         let entry = BuildEntry {
@@ -95,12 +96,8 @@ impl Build {
         };
         let inputs = BuildInputs::of(app, revision, attendance.memory.get().await.rebuild);
         let mut build = Self { entry, inputs, no_cache, reason: reason.clone() };
-        build.enter(attendance, BuildPhase::Queued).await;
+        build.enter(attendance, BuildPhase::Queued);
         Ok(build)
-    }
-
-    pub(crate) fn id(&self) -> &BuildId {
-        &self.entry.build
     }
 
     /// Runs the attempt to its end. While it runs, newer wakes are looked at and may stop it.
@@ -112,7 +109,7 @@ impl Build {
         noted: Generation,
     ) -> PortResult<Ended> {
         let cancel = CancellationToken::new();
-        let pending = self.announce_pending(attendance, app);
+        self.announce_pending(attendance, app).await;
         let guard = watch_for_halt(attendance, app, apps, noted);
         let work = self.place_and_build(attendance, app, cancel.clone());
         let (outcome, halt) = {
@@ -126,7 +123,6 @@ impl Build {
                 }
             }
         };
-        pending.await;
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => BuildOutcome::Failed(from_port(&error)),
@@ -143,24 +139,17 @@ impl Build {
         }
     }
 
-    /// Sets the pending status while the build already runs.
-    fn announce_pending<'a>(
-        &self,
-        attendance: &'a Attendance,
-        app: &'a App,
-    ) -> impl Future<Output = ()> + Send + use<'a> {
+    /// Sets the pending status in the background, so that the build does not wait for it.
+    async fn announce_pending(&self, attendance: &Attendance, app: &App) {
         let status = status::pending(&app.name, &self.reason, attendance.shop.config.link.clone());
-        let revision = self.entry.revision.clone();
-        let shop = Arc::clone(&attendance.shop);
-        let repo = app.source.repo.clone();
-        let task = tokio::spawn(async move { shop.ports.forge.set_status(&repo, &revision, &status).await });
-        async move {
-            match task.await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(app = %app.name, %error, "the pending status was not set"),
-                Err(error) => tracing::error!(app = %app.name, %error, "setting the pending status panicked"),
+        let (shop, revision) = (Arc::clone(&attendance.shop), self.entry.revision.clone());
+        let (name, repo) = (app.name.clone(), app.source.repo.clone());
+        let setting = tokio::spawn(async move {
+            if let Err(error) = shop.ports.forge.set_status(&repo, &revision, &status).await {
+                tracing::warn!(app = %name, %error, "the pending status was not set");
             }
-        }
+        });
+        *attendance.pending.lock().await = Some(setting);
     }
 
     async fn place_and_build(
@@ -188,6 +177,8 @@ impl Build {
             Some(Placed::Full(why)) => return Ok(BuildOutcome::Failed(infrastructure(why))),
             Some(Placed::Lease(lease)) => lease,
         };
+        self.entry.daemon = Some(lease.daemon.name.clone());
+        self.enter(attendance, BuildPhase::Preparing);
         let request = match epoch {
             Ok(epoch) => self.request(app, epoch),
             Err(error) => {
@@ -195,8 +186,7 @@ impl Build {
                 return Err(error);
             }
         };
-        self.entry.daemon = Some(lease.daemon.name.clone());
-        self.enter(attendance, BuildPhase::Building).await;
+        self.enter(attendance, BuildPhase::Building);
         self.on_daemon(attendance, &request, lease, cancel).await
     }
 
@@ -286,8 +276,8 @@ impl Build {
             .await?;
         let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
         tokio::spawn(tag(Arc::clone(shop), app.image.clone(), image.clone()));
-        self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() }).await;
-        Ok(Ended::Image(image))
+        self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() });
+        Ok(Ended::Image(image, Box::new(self.entry)))
     }
 
     async fn failed(mut self, attendance: &Attendance, failure: BuildFailure) -> PortResult<Ended> {
@@ -309,7 +299,7 @@ impl Build {
                 memory.failure = Some(policy.failure(memory.failure.as_ref(), attempt.clone(), now, jitter));
             })
             .await?;
-        self.enter(attendance, BuildPhase::Failed { kind: failure.kind, message: failure.message }).await;
+        self.enter(attendance, BuildPhase::Failed { kind: failure.kind, message: failure.message });
         Ok(Ended::Failed)
     }
 
@@ -318,7 +308,7 @@ impl Build {
             Halt::LeaseLost => Ok(Ended::LeaseLost),
             Halt::ShuttingDown => {
                 attendance.memory.update(|memory| memory.running = None).await?;
-                self.enter(attendance, BuildPhase::Superseded { by: None }).await;
+                self.enter(attendance, BuildPhase::Superseded { by: None });
                 Ok(Ended::ShuttingDown)
             }
             Halt::Superseded(by) => {
@@ -334,46 +324,35 @@ impl Build {
                     .await?;
                 let status = status::superseded(&app.name, by.as_ref(), attendance.shop.config.link.clone());
                 attendance.close_status(app, &self.entry.revision, &status).await;
-                self.enter(attendance, BuildPhase::Superseded { by }).await;
+                self.enter(attendance, BuildPhase::Superseded { by });
                 Ok(Ended::Stopped)
             }
         }
     }
 
-    /// Moves on, in the history and in the events. Neither is needed for the work, so neither can stop it.
-    async fn enter(&mut self, attendance: &Attendance, phase: BuildPhase) {
-        self.entry.phase = phase.clone();
+    /// Moves on, in the history and in the events.
+    fn enter(&mut self, attendance: &Attendance, phase: BuildPhase) {
         self.entry.ended = phase.is_final().then(|| attendance.shop.ambient.now());
-        enter(&attendance.shop, &self.entry, attendance.trace.clone()).await;
+        self.entry.phase = phase;
+        attendance.shop.announcer.enter(&self.entry, attendance.trace.clone());
     }
 }
 
-async fn enter(shop: &Shop, entry: &BuildEntry, trace: Option<String>) {
-    tracing::info!(build = %entry.build, revision = entry.revision.short(), phase = ?entry.phase, "build");
-    if let Err(error) = shop.ports.history.put_build(entry).await {
-        tracing::warn!(build = %entry.build, %error, "the build's history was not written");
-    }
-    shop.announcer.say(
-        trace,
-        EventBody::Build {
-            app: entry.app.clone(),
-            build: entry.build.clone(),
-            revision: entry.revision.clone(),
-            phase: entry.phase.clone(),
-        },
-    );
-}
-
-/// Ends the history of a build whose image went through the completion path. The commit that ended it is
-/// told once: an image may be adopted again much later.
+/// Ends the history of a build whose image went through the completion path: `finished`, or one that another
+/// worker left and whose image is adopted. The commit that ended it is told once, since an image may be
+/// adopted again much later.
 pub(crate) async fn close(
     shop: &Shop,
     image: &Image,
-    commits: &[Landed],
-    refused: &[Refused],
+    finished: Option<BuildEntry>,
+    (commits, refused): (&[Landed], &[Refused]),
     trace: Option<String>,
 ) {
-    let Ok(Some(mut entry)) = shop.ports.history.build(&image.build).await else { return };
+    let known = match finished {
+        Some(entry) => Ok(Some(entry)),
+        None => shop.ports.history.build(&image.build).await,
+    };
+    let Ok(Some(mut entry)) = known else { return };
     if let BuildPhase::Committed { .. } = entry.phase {
         return;
     }
@@ -389,7 +368,7 @@ pub(crate) async fn close(
         Some(_) | None => BuildPhase::Committed { digest, commits },
     };
     entry.ended = Some(shop.ambient.now());
-    enter(shop, &entry, trace).await;
+    shop.announcer.enter(&entry, trace);
 }
 
 /// Looks again at every newer wake until the build has to end.
@@ -401,11 +380,14 @@ async fn watch_for_halt(attendance: &Attendance, app: &App, apps: &Apps, mut not
             () = shop.stop.cancelled() => return Halt::ShuttingDown,
             () = shop.board.newer_than(&app.name, noted) => {}
         }
-        noted = shop.board.wanted(&app.name).0;
+        let newest = shop.board.wanted(&app.name).0;
         match look_again(attendance, app, apps).await {
             Ok(Action::Stop { superseded_by }) => return Halt::Superseded(superseded_by),
-            Ok(_) => {}
-            Err(error) => tracing::warn!(app = %app.name, %error, "could not look again; the build goes on"),
+            Ok(_) => noted = newest,
+            Err(error) => {
+                tracing::warn!(app = %app.name, %error, "could not look again; the build goes on for now");
+                tokio::time::sleep(shop.config.backoff_base).await;
+            }
         }
     }
 }

@@ -140,14 +140,28 @@ async fn release(shop: &Shop, app: &App, memory: &Arc<AppMemory>) -> PortResult<
             return Ok(refused(format!("{} has no branch {}", app.source.repo, app.source.branch)));
         }
     };
-    let holds =
-        written(shop.committer.write(Task::ReleaseHolds, Arc::clone(memory)).await?, "no channel was held");
+    let holds = written(write_all(shop, Task::ReleaseHolds, memory).await?, "no channel was held");
     if !holds.done {
         return Ok(holds);
     }
     let target = head.clone();
     memory.update(move |memory| memory.released = Some(target.clone())).await?;
     Ok(done(format!("{} may be deployed whatever it follows; {}", head.short(), holds.message)))
+}
+
+/// Writes until nothing is left: a push holds five commits, and an app may have more environments.
+async fn write_all(shop: &Shop, task: Task, memory: &Arc<AppMemory>) -> PortResult<Written> {
+    let mut all = Vec::new();
+    loop {
+        match shop.committer.write(task.clone(), Arc::clone(memory)).await? {
+            Written::Done { commits, refused } if commits.is_empty() || !refused.is_empty() => {
+                all.extend(commits);
+                return Ok(Written::Done { commits: all, refused });
+            }
+            Written::Done { commits, .. } => all.extend(commits),
+            denied @ Written::Denied(_) => return Ok(denied),
+        }
+    }
 }
 
 fn written(written: Written, nothing: &str) -> Reply {

@@ -66,6 +66,8 @@ pub(crate) struct Landed {
 
 struct Job {
     task: Task,
+    /// The forge refused a push that others had a part in: this one is tried by itself.
+    alone: bool,
     memory: Arc<AppMemory>,
     reply: oneshot::Sender<PortResult<Written>>,
 }
@@ -91,7 +93,7 @@ impl Committer {
     pub(crate) async fn write(&self, task: Task, memory: Arc<AppMemory>) -> PortResult<Written> {
         let (reply, outcome) = oneshot::channel();
         let stopped = || PortError::new(Peer::Git, Fault::Transient, "the worker is stopping");
-        self.0.send(Job { task, memory, reply }).await.map_err(|_| stopped())?;
+        self.0.send(Job { task, alone: false, memory, reply }).await.map_err(|_| stopped())?;
         outcome.await.map_err(|_| stopped())?
     }
 }
@@ -143,8 +145,8 @@ impl Rounds {
         }
         let prepared = match self.prepare(&apps.commit, &writing).await {
             Ok(prepared) => prepared,
-            Err(error) => {
-                later.extend(answer_all(writing.into_iter().map(|p| p.job).collect(), &error));
+            Err(failed) => {
+                later.extend(unprepared(writing, failed));
                 return later;
             }
         };
@@ -165,10 +167,8 @@ impl Rounds {
         for (job, proposal) in judged {
             match proposal {
                 Err(error) => drop(job.reply.send(Err(error))),
-                Ok(proposal) if commits + proposal.staged.len() > MAX_COMMITS && commits > 0 => {
-                    later.push(job)
-                }
-                Ok(proposal) => match chain(&tree, &proposal) {
+                Ok(proposal) if commits > 0 && !fits(&job, &proposal, &planned, commits) => later.push(job),
+                Ok(mut proposal) => match chain(&tree, &mut proposal) {
                     Ok(next) => {
                         tree = next;
                         commits += proposal.staged.len();
@@ -223,23 +223,18 @@ impl Rounds {
 
     /// Makes the commits locally and notes them as intents, so that whoever comes after a crash can tell
     /// whether they arrived.
-    async fn prepare(&self, base: &Revision, writing: &[Planning]) -> PortResult<PreparedPush> {
+    async fn prepare(&self, base: &Revision, writing: &[Planning]) -> Result<PreparedPush, Unprepared> {
         let commits: Vec<NewCommit> =
             writing.iter().flat_map(|p| &p.proposal.staged).map(new_commit).collect();
-        let prepared = self.ports.deployments.prepare(base, &commits).await?;
-        for (planning, landed) in landed(writing, &prepared) {
-            let intents = &landed;
-            planning
-                .job
-                .memory
-                .update(move |memory| {
-                    for (environment, channel, committed) in
-                        intents.iter().filter_map(|l| l.automatic.as_ref())
-                    {
-                        memory.channel_mut(environment, *channel).intent = Some(committed.clone());
-                    }
-                })
-                .await?;
+        let prepared = self.ports.deployments.prepare(base, &commits).await;
+        let prepared = prepared.map_err(|error| Unprepared { of: None, error })?;
+        for (index, (planning, landed)) in landed(writing, &prepared).enumerate() {
+            let noted = planning.job.memory.update(|memory| {
+                for (environment, channel, committed) in landed.iter().filter_map(|l| l.automatic.as_ref()) {
+                    memory.channel_mut(environment, *channel).intent = Some(committed.clone());
+                }
+            });
+            noted.await.map_err(|error| Unprepared { of: Some(index), error })?;
         }
         Ok(prepared)
     }
@@ -263,6 +258,10 @@ impl Rounds {
                     format!("the apps repository moved {round} times while a commit was being pushed");
                 let error = PortError::new(Peer::Git, Fault::Transient, message);
                 answer_all(writing.into_iter().map(|p| p.job).collect(), &error)
+            }
+            // The forge may mean only one of them: a hook's word about one app must not stop the others.
+            Ok(PushOutcome::Refused(_)) if writing.len() > 1 => {
+                writing.into_iter().map(|planning| Job { alone: true, ..planning.job }).collect()
             }
             Ok(PushOutcome::Refused(why)) => {
                 for planning in writing {
@@ -303,7 +302,14 @@ impl Rounds {
                 }
                 if !landed.is_empty() {
                     memory.failure = None;
-                    // Spent: a person who removes it again is not overruled by the old word.
+                }
+                // Spent with the image it was for: a person who removes it again is not overruled by the old
+                // word.
+                let released = memory.released.clone();
+                let is_spent = |(_, channel, committed): &(EnvironmentName, Channel, Committed)| {
+                    *channel == Channel::Image && released.as_ref() == Some(&committed.revision)
+                };
+                if landed.iter().filter_map(|l| l.automatic.as_ref()).any(is_spent) {
                     memory.released = None;
                 }
             })
@@ -329,8 +335,35 @@ fn by_person<P: Fn(&Tree) -> Plan>(
     proposal
 }
 
-fn chain(tree: &Tree, proposal: &Proposal) -> Result<Tree, Refusal> {
+/// Whether a job may join what is planned for this push already.
+fn fits(job: &Job, proposal: &Proposal, planned: &[Planning], commits: usize) -> bool {
+    let together = !job.alone && planned.iter().all(|planning| !planning.job.alone);
+    together && commits + proposal.staged.len() <= MAX_COMMITS
+}
+
+/// The tree after a proposal's commits. What exceeds a push is left for the next look.
+fn chain(tree: &Tree, proposal: &mut Proposal) -> Result<Tree, Refusal> {
+    proposal.staged.truncate(MAX_COMMITS);
     proposal.staged.iter().try_fold(tree.clone(), |tree, staged| tree.apply(&staged.planned.changes))
+}
+
+/// Commits that could not be made, or one of whose intents could not be noted.
+struct Unprepared {
+    /// The job it is about; all of them when absent.
+    of: Option<usize>,
+    error: PortError,
+}
+
+/// Answers whom a failed preparation is about; the others are tried again.
+fn unprepared(writing: Vec<Planning>, failed: Unprepared) -> Vec<Job> {
+    let mut jobs: Vec<Job> = writing.into_iter().map(|planning| planning.job).collect();
+    match failed.of {
+        None => answer_all(jobs, &failed.error),
+        Some(index) => {
+            drop(jobs.remove(index).reply.send(Err(failed.error)));
+            jobs
+        }
+    }
 }
 
 fn new_commit(staged: &Staged) -> NewCommit {

@@ -149,7 +149,7 @@ async fn renew(
             }
             Err(error) => {
                 tracing::warn!(%app, %error, "the lease could not be renewed");
-                // Others may judge it dead from now on, so stop before they start.
+                // Others may judge it dead from about now on: what goes on here is wasted.
                 if renewed.elapsed() >= lease {
                     lost.cancel();
                     return;

@@ -9,7 +9,7 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::work::{Desk, Due, next_due};
 use fabrique_observer::{AppsReader, Observer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,7 +51,12 @@ impl Worker {
     pub async fn run(self, stop: CancellationToken) {
         let tasks = TaskTracker::new();
         let board = BoardView::new();
-        let announcer = Announcer::start(Arc::clone(&self.ports.events), Arc::clone(&self.ambient), &tasks);
+        let announcer = Announcer::start(
+            Arc::clone(&self.ports.events),
+            Arc::clone(&self.ports.history),
+            Arc::clone(&self.ambient),
+            &tasks,
+        );
         let (committer, rounds) = Committer::new(
             self.ports.clone(),
             self.observer.clone(),
@@ -95,8 +100,9 @@ impl Worker {
 /// Apps being attended to, and those that have to wait for something local.
 struct FrontDesk {
     shop: Arc<Shop>,
-    attended: JoinSet<(AppName, Left)>,
-    busy: HashSet<AppName>,
+    attended: JoinSet<Left>,
+    /// Which task attends to which app.
+    busy: HashMap<Id, AppName>,
     /// Apps that want a build and found every slot taken.
     need_slot: HashSet<AppName>,
     /// Apps whose peers did not answer: how often in a row, and when to look again.
@@ -108,7 +114,7 @@ impl FrontDesk {
         Self {
             shop,
             attended: JoinSet::new(),
-            busy: HashSet::new(),
+            busy: HashMap::new(),
             need_slot: HashSet::new(),
             troubled: HashMap::new(),
         }
@@ -120,15 +126,15 @@ impl FrontDesk {
             changes.mark_unchanged();
             let desks = self.shop.board.desks(self.shop.config.lease);
             while let Some((desk, slot)) = self.next(&desks) {
-                self.busy.insert(desk.app.clone());
-                let (shop, app) = (Arc::clone(&self.shop), desk.app.clone());
-                self.attended.spawn(async move { (app, attend(shop, desk, slot).await) });
+                let app = desk.app.clone();
+                let task = self.attended.spawn(attend(Arc::clone(&self.shop), desk, slot));
+                self.busy.insert(task.id(), app);
             }
             let sleep = self.until_next(&desks);
             tokio::select! {
                 () = stop.cancelled() => {}
                 _ = changes.changed() => {}
-                Some(left) = self.attended.join_next() => self.left(left),
+                Some(left) = self.attended.join_next_with_id() => self.left(left),
                 () = tokio::time::sleep(sleep) => {}
             }
         }
@@ -143,7 +149,7 @@ impl FrontDesk {
         }
         let now = Instant::now();
         let open = desks.iter().filter(|desk| {
-            !self.busy.contains(&desk.app)
+            !self.is_busy(&desk.app)
                 && (slots > 0 || !self.need_slot.contains(&desk.app))
                 && self.troubled.get(&desk.app).is_none_or(|(_, until)| *until <= now)
         });
@@ -156,16 +162,16 @@ impl FrontDesk {
         Some((desk, slot))
     }
 
-    fn left(&mut self, left: Result<(AppName, Left), JoinError>) {
-        let (app, left) = match left {
-            Ok(left) => left,
+    fn left(&mut self, left: Result<(Id, Left), JoinError>) {
+        let (task, left) = match left {
+            Ok((task, left)) => (task, Some(left)),
             Err(error) => {
-                // The app's lease expires and somebody takes it up again.
-                tracing::error!(%error, "attending to an app panicked");
-                return;
+                tracing::error!(%error, "attending to an app panicked; its lease will expire");
+                (error.id(), None)
             }
         };
-        self.busy.remove(&app);
+        let Some(app) = self.busy.remove(&task) else { return };
+        let Some(left) = left else { return };
         match left {
             Left::Settled => drop(self.troubled.remove(&app)),
             Left::NeedsSlot => {
@@ -180,6 +186,10 @@ impl FrontDesk {
                 self.troubled.insert(app, (times.saturating_add(1), Instant::now() + wait));
             }
         }
+    }
+
+    fn is_busy(&self, app: &AppName) -> bool {
+        self.busy.values().any(|busy| busy == app)
     }
 
     /// Exponential with jitter; what only a person can change waits longest at once.
@@ -203,7 +213,8 @@ impl FrontDesk {
         let here = Instant::now();
         let troubles = self.troubled.values().map(|(_, until)| until.saturating_duration_since(here));
         let troubles = troubles.filter(|wait| !wait.is_zero());
-        let leases = self.shop.board.next_expiry(self.shop.config.lease).filter(|_| self.busy.is_empty());
+        let unwatched = |app: &AppName| self.is_busy(app) || self.troubled.contains_key(app);
+        let leases = self.shop.board.next_expiry(self.shop.config.lease, unwatched);
         waits
             .chain(troubles)
             .chain(leases)

@@ -113,7 +113,8 @@ fn deployed_by_us(app: &App, apps: &Apps, memory: &Memory) -> Vec<(EnvironmentNa
 
 async fn close_abandoned(ports: &Ports, running: &Running) -> PortResult<()> {
     let Some(mut entry) = ports.history.build(&running.build).await? else { return Ok(()) };
-    if entry.phase.is_final() {
+    // A recorded image is adopted, and that ends its history.
+    if entry.phase.is_final() || running.pushed {
         return Ok(());
     }
     entry.phase = BuildPhase::Failed {
