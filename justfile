@@ -6,6 +6,16 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 default:
     @{{ just_executable() }} --list --unsorted
 
+# The profile that the tests use too: quick to compile, and fast enough to look at.
+demo_profile := if env("FABRIQUE_DEMO_RELEASE", "") == "" { "dev" } else { "release" }
+demo_folder := env("CARGO_TARGET_DIR", "target") / if demo_profile == "dev" { "debug" } else { "release" }
+
+# Watch a push become a digest on cluster/apps; stays up on a terminal, but for --once (15 minutes the first time)
+demo *ARGS:
+    @test -x {{ demo_folder }}/demo || echo "demo: compiling fabrique, about 4 minutes on two cores the first time" >&2
+    @cargo build --locked --profile {{ demo_profile }} --package fabrique --package fabrique-demo
+    @exec {{ demo_folder }}/demo {{ ARGS }}
+
 # Build the test bed's peers: about 10 minutes the first time, a moment after that
 bed:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- build

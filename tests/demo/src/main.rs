@@ -28,7 +28,7 @@ struct Arguments {
     /// Stop everything after the pushes, even with a terminal.
     #[arg(long)]
     once: bool,
-    /// The base image of the sample app; one that does not exist shows how a failure looks.
+    /// The sample app's base image in the demo's registry; one that is absent shows how a failure looks.
     #[arg(long, hide = true, value_name = "IMAGE")]
     base: Option<String>,
 }

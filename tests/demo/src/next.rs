@@ -68,14 +68,14 @@ fn suggestions(stage: &Stage, clone: &Path) -> Result<String> {
         "
 Everything stays up until Ctrl-C. In another terminal:
 
-  first         export FABRIQUE_CONFIG={config}
-                export PATH={folder}:$PATH
+  first         export FABRIQUE_CONFIG={config} PATH={folder}:$PATH
                 cd {clone}
+                follow() {{ git push -q && fabrique timeline {APP} --revision $(git rev-parse HEAD) --wait 1m; }}
 
-  push again    date > message && git commit -qam 'Another day' && git push -q; fabrique timeline {APP}
+  push again    date > message && git commit -qam 'Another day' && follow
   ask           fabrique why {APP}     also: status, builds, logs {APP}, tail, doctor
-  break it      echo 'RUN false' >> Dockerfile && git commit -qam 'Break it' && git push -q; fabrique timeline {APP}
-  mend it       git revert --no-edit HEAD && git push -q; fabrique timeline {APP}
+  break it      echo 'RUN false' >> Dockerfile && git commit -qam 'Break it' && follow
+  mend it       git revert --no-edit HEAD && follow
   lose a push   type n and Enter here to stop NATS, push, and n again: Gitea's webhook is refused and not
                 repeated, but the reconciler (here every {SWEEP}) finds the push
   look around   {gitea}/atlas/{APP}

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The width of a step's name.
 const NAME: usize = 9;
 /// The width of what a step did, so that the times stand below each other.
-const WHAT: usize = 66;
+const WHAT: usize = 72;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";

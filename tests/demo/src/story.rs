@@ -1,10 +1,11 @@
 //! An app is made, pushed to, and pushed to again.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use fabrique_bed::wait_until;
 use fabrique_stage::{AppOptions, SampleApp, Stage};
+use jiff::Timestamp;
 use serde_json::json;
 
 use crate::failure::Stopped;
@@ -15,14 +16,16 @@ pub(crate) const APP: &str = "citation";
 /// Somebody to look around as. A secret of servers that listen on loopback and end with the demo.
 pub(crate) const USER: (&str, &str) = ("ada", "lovelace");
 
+/// How long `fabrique timeline` waits for the end of a push.
+const PATIENCE: &str = "50s";
 /// How long the overlay's commit may take after the image's.
 const OVERLAY: Duration = Duration::from_secs(30);
 
 /// A push that reached the forge.
 struct Push {
     revision: String,
-    /// When `git push` returned, in milliseconds since 1970.
-    at: u128,
+    /// When `git push` returned.
+    at: Timestamp,
 }
 
 /// Tells it all, and returns the app for more.
@@ -44,15 +47,20 @@ pub(crate) async fn tell(steps: &Steps, stage: &Stage, base: Option<&str>) -> Re
     screen.text(rows)?;
     screen.result(result)?;
 
-    screen.heading("What changed on cluster/apps")?;
-    let diffs = diffs(stage, &pushed.revision, screen.has_colour());
-    screen.text(&steps.quietly("commits", diffs).await?)?;
+    screen
+        .heading("What changed on cluster/apps: one commit for the image, one for the overlay around it")?;
+    let commits = first_commits(stage, &pushed.revision, screen.has_colour());
+    screen.text(&steps.quietly("commits", commits).await?)?;
 
     screen.heading("Once more, with a warm cache")?;
     let greeting = "Say hello again";
     let again = steps.step("push", push(&app, greeting), |push| described(push, greeting)).await?;
     let timeline = steps.quietly("second push", self::timeline(stage, &again)).await?;
+    screen.text("")?;
     screen.result(timeline.lines().last().unwrap_or_default())?;
+    screen.text("")?;
+    let commit = image_commit(stage, &again.revision, screen.has_colour());
+    screen.text(&steps.quietly("commit", commit).await?)?;
     Ok(app)
 }
 
@@ -70,7 +78,8 @@ async fn create(stage: &Stage, base: Option<&str>) -> Result<SampleApp> {
     if let Some(base) = base {
         let dockerfile = app.source.read("Dockerfile").await?;
         let (_, steps) = dockerfile.split_once('\n').context("a Dockerfile of one line")?;
-        app.source.write("Dockerfile", format!("FROM {base}\n{steps}")).await?;
+        let host = stage.bed.registry().host();
+        app.source.write("Dockerfile", format!("FROM {host}/{base}\n{steps}")).await?;
     }
     // For commits that people make in the clone by hand.
     app.source.git(&["config", "user.name", "Ada"]).await?;
@@ -88,36 +97,44 @@ async fn create(stage: &Stage, base: Option<&str>) -> Result<SampleApp> {
 
 async fn push(app: &SampleApp, message: &str) -> Result<Push> {
     let revision = app.push(message).await?;
-    Ok(Push { revision, at: SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() })
+    Ok(Push { revision, at: Timestamp::now() })
 }
 
 /// What fabrique prints about a push, once it is committed.
 async fn timeline(stage: &Stage, push: &Push) -> Result<String> {
     let at = push.at.to_string();
-    let (code, stdout, stderr) =
-        stage.try_command(&["timeline", APP, "--revision", &push.revision, "--pushed", &at]).await?;
+    let follow = ["timeline", APP, "--revision", &push.revision, "--pushed-at", &at, "--wait", PATIENCE];
+    let (code, stdout, stderr) = stage.try_command(&follow).await?;
     if code != 0 {
-        bail!("the push was not committed\n{stdout}{stderr}");
+        bail!("fabrique timeline ends with {code}\n{stdout}{stderr}");
     }
     Ok(stdout.trim_end().to_owned())
 }
 
-/// The commits that the first push led to on `cluster/apps`: its image's and its overlay's.
-async fn diffs(stage: &Stage, revision: &str, colour: bool) -> Result<String> {
+/// The commits that the first push led to on `cluster/apps`, shown as git shows them.
+async fn first_commits(stage: &Stage, revision: &str, colour: bool) -> Result<String> {
     wait_until("the commit of the overlay", OVERLAY, || async {
         let composition = stage.composition(APP).await.ok().flatten()?;
         (composition.infra.as_deref() == Some(revision)).then_some(())
     })
     .await?;
+    commits(stage, &["--reverse"], colour).await
+}
+
+/// The commit that put the image of `revision` on `cluster/apps`.
+async fn image_commit(stage: &Stage, revision: &str, colour: bool) -> Result<String> {
+    let trailer = format!("--grep=^Source-Revision: {revision}$");
+    commits(stage, &["--all-match", "--grep=^Channel: image$", &trailer], colour).await
+}
+
+async fn commits(stage: &Stage, which: &[&str], colour: bool) -> Result<String> {
     let apps = stage.clone_apps().await?;
-    let log = apps.git(&["log", "--reverse", "--author=^fabrique <", "--format=%H"]).await?;
-    ensure!(!log.is_empty(), "no commit of fabrique on cluster/apps");
-    let colour = if colour { "--color=always" } else { "--color=never" };
-    let mut shown = Vec::new();
-    for commit in log.lines() {
-        shown.push(
-            apps.git(&["show", colour, "--format=%C(yellow)commit %h%C(reset) %s%n%n%b", commit]).await?,
-        );
-    }
-    Ok(shown.join("\n\n"))
+    let mut show = vec!["log", "--patch", "--unified=0", "--author=^fabrique <"];
+    show.push("--format=%C(yellow)commit %h%C(reset) %s%n%n%b");
+    show.push(if colour { "--color=always" } else { "--color=never" });
+    show.extend(which);
+    let shown = apps.git(&show).await?;
+    ensure!(!shown.is_empty(), "there is no such commit of fabrique on cluster/apps");
+    // After a body git leaves one empty line more than anybody needs.
+    Ok(shown.replace("\n\n\n", "\n\n"))
 }
