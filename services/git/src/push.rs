@@ -80,8 +80,9 @@ fn without_line(output: &Output) -> Result<PushOutcome, GitError> {
 
 /// What the forge itself says, without git's words around it.
 fn remote_words(stderr: &str) -> String {
-    let lines = stderr.lines().filter_map(|line| line.strip_prefix("remote:"));
-    let text = lines.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
+    let lines = stderr.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
+    let words = lines.map(|line| line.strip_prefix("error:").unwrap_or(line).trim());
+    let text = words.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
     if text.is_empty() { text } else { shown(&text) }
 }
 
@@ -126,6 +127,9 @@ mod tests {
         let stderr =
             "remote: \nremote: Gitea: Not allowed to push to protected branch main\nremote: \nerror: failed";
         let text = "Gitea: Not allowed to push to protected branch main".to_owned();
+        assert_eq!(ended(1, stdout, stderr).unwrap(), PushOutcome::Refused(text));
+        let stderr = "remote: error:\nremote: error: User permission denied for writing.\nremote: error:";
+        let text = "User permission denied for writing.".to_owned();
         assert_eq!(ended(1, stdout, stderr).unwrap(), PushOutcome::Refused(text));
         let broken = ended(1, stdout, "remote: Gitea: Internal Server Connection Error");
         assert!(matches!(broken, Err(GitError::Unreachable(_))), "{broken:?}");
