@@ -4,7 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fabrique_core::id::{AppName, BuildId};
+use fabrique_core::id::{AppName, BuildId, Revision};
+use fabrique_core::time::Timestamp;
+
+/// Examples and exit codes under a command's help. Every help ends with them.
+macro_rules! taught {
+    ($($example:literal),+; $codes:literal) => {
+        concat!("Examples:\n", $("  ", $example, "\n",)+ "\nExit codes: ", $codes)
+    };
+}
 
 /// From a push on Gitea to a digest that Argo CD deploys.
 ///
@@ -15,7 +23,24 @@ use fabrique_core::id::{AppName, BuildId};
     name = "fabrique",
     version,
     propagate_version = true,
-    after_help = "Exit codes: 0 done, 1 found or failed, 2 wrong usage or configuration, 3 a peer cannot be reached."
+    after_help = "\
+Examples:
+  fabrique status                        every app at a glance
+  fabrique why citation                  what it needs next, and why
+  fabrique tail citation --since 10m     what happens, as it happens
+  fabrique doctor                        what is wrong, and what to do about it
+  fabrique status -o json | jq '.apps[] | select(.needs_person) | .app'
+
+Output: results on standard output, everything else on standard error. With -o json one document; `logs`
+and `tail` print one object a line. Colours only on a terminal and without NO_COLOR.
+
+Exit codes:
+  0  done, and nothing to complain about
+  1  it ran, and the answer is no: findings, a failed check, a refused command, a failed build
+  2  asked wrongly: arguments, configuration, an app or build that does not exist
+  3  something it needs did not answer; the same command may work later
+  4  credentials were refused or rights are missing
+  5  an answer that makes no sense: a defect, or an incompatible server"
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -26,18 +51,26 @@ pub(crate) struct Cli {
 
 /// What every command takes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// The configuration file.
-    #[arg(long, short, global = true, env = "FABRIQUE_CONFIG", value_name = "FILE")]
+    #[arg(long, short, global = true, env = "FABRIQUE_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// How results are printed.
-    #[arg(long, short, global = true, value_enum, default_value_t = Output::Table)]
+    #[arg(long, short, global = true, value_enum, default_value_t = Output::Table, hide_possible_values = true, value_name = "table|json")]
     pub(crate) output: Output,
     /// What services log: a level, or directives like `fabrique_worker=debug`.
-    #[arg(long, global = true, env = "FABRIQUE_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(
+        long,
+        global = true,
+        env = "FABRIQUE_LOG",
+        hide_env_values = true,
+        default_value = "info",
+        value_name = "FILTER"
+    )]
     pub(crate) log: String,
     /// How services log.
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true, value_name = "text|json")]
     pub(crate) log_format: LogFormat,
 }
 
@@ -62,24 +95,62 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Receive Gitea's webhooks and wake the apps they concern.
+    #[command(after_help = taught!(
+        "fabrique receiver --config /etc/fabrique.yaml";
+        "0 stopped by a signal, 2 configuration, 3 or 4 a peer at the start"
+    ))]
     Receiver,
     /// Claim due apps, build them and write their digests back.
+    #[command(after_help = taught!(
+        "fabrique worker --log info,fabrique_worker=debug";
+        "0 stopped by a signal, 2 configuration, 3 or 4 a peer at the start"
+    ))]
     Worker,
     /// Compare every app's head with what is deployed and wake what differs.
+    #[command(after_help = taught!(
+        "fabrique reconcile --every 5m      as a service",
+        "fabrique reconcile --once          one sweep, from a timer",
+        "fabrique reconcile --once -o json | jq '.woken'";
+        "with --once: 0 every app was looked at, whatever was woken; 1 some could not be, or something \
+         needs a person; 3 the bus or cluster/apps cannot be read"
+    ))]
     Reconcile(Reconcile),
     /// Receiver, worker and reconciler in one process.
+    #[command(after_help = taught!(
+        "fabrique all --config /etc/fabrique.yaml";
+        "0 stopped by a signal, 2 configuration, 3 or 4 a peer at the start"
+    ))]
     All,
     /// Make what is missing on the bus: streams and buckets. What exists is reported, never changed.
+    #[command(after_help = taught!(
+        "fabrique init";
+        "0 everything is there, 1 a stream has settings that work cannot go on with, 3 no bus, 4 not permitted"
+    ))]
     Init,
 
     /// Every app at a glance.
+    #[command(after_help = taught!(
+        "fabrique status",
+        "fabrique status -o json | jq '.apps[] | select(.needs_person)'";
+        "0 every app could be looked at, 1 an app could not or a registration is wrong, 3 a peer is away"
+    ))]
     Status,
     /// What an app needs next, and why.
+    #[command(after_help = taught!(
+        "fabrique why citation",
+        "fabrique why citation -o json | jq -r .reason";
+        "0 told, 2 no such app, 3 a peer is away"
+    ))]
     Why {
         /// The app.
         app: AppName,
     },
     /// The builds of an app, or of all, newest first.
+    #[command(after_help = taught!(
+        "fabrique builds",
+        "fabrique builds citation -n 5";
+        "0 told, 2 no such app, 3 the bus is away"
+    ))]
     Builds {
         /// The app.
         app: Option<AppName>,
@@ -88,14 +159,25 @@ pub(crate) enum Command {
         limit: usize,
     },
     /// What a build printed.
+    #[command(after_help = taught!(
+        "fabrique logs citation -f          the newest build, until it ends",
+        "fabrique logs citation-01kb8t3f7v2m5q9x4c6d8e0g1h";
+        "0 told, 1 with -f: the build failed, 2 no such build or app, 3 the bus is away"
+    ))]
     Logs {
         /// The build, or an app for its newest build.
-        build: String,
+        #[arg(value_parser = BuildOrApp::parse)]
+        build: BuildOrApp,
         /// Go on until the build ends.
         #[arg(long, short)]
         follow: bool,
     },
     /// What happens, as it happens.
+    #[command(after_help = taught!(
+        "fabrique tail",
+        "fabrique tail citation --since 1h";
+        "0 ended by Ctrl-C, 2 no such app, 3 the bus is away"
+    ))]
     Tail {
         /// Only this app.
         app: Option<AppName>,
@@ -103,12 +185,27 @@ pub(crate) enum Command {
         #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
         since: Option<Duration>,
     },
+    /// One push, from its delivery to its commit, with how long everything took.
+    #[command(after_help = taught!(
+        "fabrique timeline citation                   the newest build's push",
+        "fabrique timeline citation --wait 5m         wait for its end";
+        "0 committed, 1 not committed or still under way, 2 no such app or nothing built yet, 3 the bus is away"
+    ))]
+    Timeline(Timeline),
     /// Forget an app's last failure and try again.
+    #[command(after_help = taught!(
+        "fabrique retry citation";
+        "0 done, 1 refused, 2 no such app, 3 no worker answered"
+    ))]
     Retry {
         /// The app.
         app: AppName,
     },
     /// Build an app's target anew although it is built.
+    #[command(after_help = taught!(
+        "fabrique rebuild citation --no-cache";
+        "0 done, 1 refused, 2 no such app, 3 no worker answered"
+    ))]
     Rebuild {
         /// The app.
         app: AppName,
@@ -117,39 +214,83 @@ pub(crate) enum Command {
         no_cache: bool,
     },
     /// Stop an app's running build. It starts again at a newer revision or on `retry`.
+    #[command(after_help = taught!(
+        "fabrique cancel citation";
+        "0 done, 1 refused, 2 no such app, 3 no worker answered"
+    ))]
     Cancel {
         /// The app.
         app: AppName,
     },
     /// Lift what holds an app back: a hold, `rewound`, `taken back`.
+    #[command(after_help = taught!(
+        "fabrique release citation";
+        "0 done, 1 refused, 2 no such app, 3 no worker answered"
+    ))]
     Release {
         /// The app.
         app: AppName,
     },
     /// Rewrite an app's bindings from its composition.
+    #[command(after_help = taught!(
+        "fabrique repair citation";
+        "0 done, 1 refused, 2 no such app, 3 no worker answered"
+    ))]
     Repair {
         /// The app.
         app: AppName,
     },
     /// Dead letters: apps whose attempts are used up.
+    #[command(after_help = taught!(
+        "fabrique dlq                       list them",
+        "fabrique dlq show citation",
+        "fabrique dlq replay citation";
+        "0 told or done, 1 refused, 2 no such app, 3 a peer is away or no worker answered"
+    ))]
     Dlq {
         #[command(subcommand)]
         command: Option<Dlq>,
     },
     /// Webhook #2 on every registered repository and on cluster/apps.
+    #[command(after_help = taught!(
+        "fabrique hooks ensure --dry-run",
+        "fabrique hooks ensure";
+        "0 they are as they should be, 1 some are not, 2 configuration, 3 Gitea is away"
+    ))]
     Hooks {
         #[command(subcommand)]
         command: Hooks,
     },
     /// Check the configuration and every registration.
+    #[command(after_help = taught!(
+        "fabrique validate",
+        "fabrique validate --path .                             a checkout, before its push",
+        "fabrique validate --path . --registry registry:80      the same without any configuration";
+        "0 nothing is wrong, 1 a registration is, 2 the configuration is, 3 cluster/apps cannot be read"
+    ))]
     Validate {
         /// A checkout of cluster/apps to check instead of the live one; no server is asked.
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
+        /// Where images may be pushed, instead of what the configuration says, which is not read then.
+        #[arg(long, value_name = "HOST[/PATH]", requires = "path")]
+        registry: Vec<String>,
     },
     /// Check every peer: reachable, permitted, recent enough, set up well.
+    ///
+    /// Sends a test delivery through the webhook of up to two repositories to measure its delay. Changes nothing.
+    #[command(after_help = taught!(
+        "fabrique doctor",
+        "fabrique doctor -o json | jq '.checks[] | select(.level == \"fail\")'";
+        "0 nothing failed (warnings are no failure), 1 a check failed, 2 configuration"
+    ))]
     Doctor,
     /// Print a completion script for a shell.
+    #[command(after_help = taught!(
+        "fabrique completion bash > /etc/bash_completion.d/fabrique",
+        "fabrique completion zsh > \"${fpath[1]}/_fabrique\"";
+        "0 printed, 2 no such shell"
+    ))]
     Completion {
         /// The shell.
         shell: clap_complete::Shell,
@@ -158,7 +299,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Reconcile {
-    /// One sweep, then exit: 0 when nothing had to be woken.
+    /// One sweep, then exit.
     #[arg(long, conflicts_with = "every")]
     pub(crate) once: bool,
     /// The time between two sweeps.
@@ -166,16 +307,40 @@ pub(crate) struct Reconcile {
     pub(crate) every: Option<Duration>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Timeline {
+    /// The app.
+    pub(crate) app: AppName,
+    /// The pushed revision; the one of the newest build when it is not named.
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) revision: Option<Revision>,
+    /// Look at what happened since then. Usually it begins shortly before the build.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION", conflicts_with = "pushed_at")]
+    pub(crate) since: Option<Duration>,
+    /// When `git push` returned, like 2026-08-14T09:30:00.250Z: the clock starts there.
+    #[arg(long, value_parser = parse_time, value_name = "TIME")]
+    pub(crate) pushed_at: Option<Timestamp>,
+    /// How long to wait for the end of a push that is under way.
+    #[arg(long, value_parser = parse_duration, value_name = "DURATION", default_value = "2s")]
+    pub(crate) wait: Duration,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dlq {
     /// List them.
+    #[command(after_help = taught!("fabrique dlq list -o json"; "0 told, 3 a peer is away"))]
     List,
     /// One, with the end of its log.
+    #[command(after_help = taught!("fabrique dlq show citation"; "0 told, 2 no such app, 3 a peer is away"))]
     Show {
         /// The app.
         app: AppName,
     },
     /// Try again.
+    #[command(after_help = taught!(
+        "fabrique dlq replay citation";
+        "0 done, 1 refused, 2 no such app, 3 no worker answered"
+    ))]
     Replay {
         /// The app.
         app: AppName,
@@ -185,6 +350,11 @@ pub(crate) enum Dlq {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Hooks {
     /// Create what is missing, repair what differs.
+    #[command(after_help = taught!(
+        "fabrique hooks ensure --dry-run";
+        "0 they are as they should be, 1 some are not (with --dry-run: would be written), 2 configuration, \
+         3 Gitea is away"
+    ))]
     Ensure {
         /// Say what would be done and do nothing.
         #[arg(long)]
@@ -198,7 +368,13 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         .and_then(|d| Duration::try_from(d).map_err(|_| "must not be negative".to_owned()))
 }
 
+fn parse_time(text: &str) -> Result<Timestamp, String> {
+    let time: jiff::Timestamp = text.parse().map_err(|e: jiff::Error| e.to_string())?;
+    u64::try_from(time.as_millisecond()).map(Timestamp).map_err(|_| "must not be before 1970".to_owned())
+}
+
 /// A build named outright, or an app whose newest build is meant.
+#[derive(Debug, Clone)]
 pub(crate) enum BuildOrApp {
     Build(BuildId),
     App(AppName),
@@ -211,5 +387,65 @@ impl BuildOrApp {
             .map(Self::Build)
             .or_else(|_| AppName::parse(text).map(Self::App))
             .map_err(|_| format!("{text:?} is neither a build nor an app"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The help of a command and of everything below it, with the name of each snapshot.
+    fn helps(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
+        let command = command.clone().term_width(100).bin_name(path.replace('-', " "));
+        found.push((path.to_owned(), command.clone().render_long_help().to_string()));
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            helps(below, &format!("{path}-{}", below.get_name()), found);
+        }
+    }
+
+    fn all_helps() -> Vec<(String, String)> {
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        let mut found = Vec::new();
+        helps(&command, "fabrique", &mut found);
+        found
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_is_as_it_was_reviewed() {
+        for (path, help) in all_helps() {
+            insta::assert_snapshot!(format!("help-{path}"), help);
+        }
+    }
+
+    #[test]
+    fn every_help_teaches_with_an_example_and_says_how_it_exits() {
+        for (path, help) in all_helps() {
+            assert!(help.contains("Examples:\n  fabrique "), "{path} has no example");
+            assert!(help.contains("Exit codes:"), "{path} says nothing of its exit codes");
+        }
+    }
+
+    #[test]
+    fn a_log_is_named_by_its_build_or_by_its_app() {
+        let build = BuildOrApp::parse("citation-01kb8t3f7v2m5q9x4c6d8e0g1h");
+        assert!(matches!(build, Ok(BuildOrApp::Build(_))), "{build:?}");
+        assert!(matches!(BuildOrApp::parse("citation"), Ok(BuildOrApp::App(_))));
+        assert!(BuildOrApp::parse("../x").is_err());
+    }
+
+    #[test]
+    fn times_are_rfc_3339_and_durations_are_not_negative() {
+        assert_eq!(parse_time("1970-01-01T00:00:01.5Z"), Ok(Timestamp(1_500)));
+        assert!(parse_time("yesterday").is_err());
+        assert_eq!(parse_duration("10m"), Ok(Duration::from_mins(10)));
+        assert!(parse_duration("-10m").is_err());
     }
 }

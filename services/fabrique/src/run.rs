@@ -1,50 +1,61 @@
 //! From a parsed command line to an exit code.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::Context;
-use clap::CommandFactory;
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use fabrique_operator::Exit;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Cli, Command, Global, Reconcile};
 use crate::config::{self, Config};
 use crate::metrics::Metrics;
+use crate::people::{self, Complaint, Console};
 use crate::wiring::Adapters;
-use crate::{people, roles, telemetry};
+use crate::{roles, telemetry};
 
-/// Wrong usage or configuration.
-const USAGE: u8 = 2;
-/// It was tried and failed.
-const FAILED: u8 = 1;
-
-/// Runs a command to its end. Whatever goes wrong is one message on standard error.
+/// Runs a command to its end. Whatever goes wrong is one line on standard error.
 pub(crate) fn run(cli: Cli) -> ExitCode {
-    if let Command::Completion { shell } = cli.command {
-        clap_complete::generate(shell, &mut Cli::command(), "fabrique", &mut std::io::stdout());
-        return ExitCode::SUCCESS;
+    let exit = try_run(cli).unwrap_or_else(|error| people::complain(&error));
+    ExitCode::from(exit.code())
+}
+
+fn try_run(cli: Cli) -> anyhow::Result<Exit> {
+    let console = Console::new(cli.global.output);
+    match &cli.command {
+        Command::Completion { shell } => return completion(*shell),
+        Command::Validate { path: Some(path), registry } if !registry.is_empty() => {
+            return people::validate_offline(console, path, registry);
+        }
+        _ => {}
     }
     let config = match config::load(cli.global.config.as_deref()) {
         Ok(config) => config,
-        Err(problems) => return people::refuse_configuration(cli.global.output, &cli.command, &problems),
+        Err(problems) => return people::refuse_configuration(console, &cli.command, &problems),
     };
-    let outcome = tokio::runtime::Builder::new_multi_thread()
+    if let Command::Validate { path: Some(path), .. } = &cli.command {
+        return people::validate_offline(console, path, &config.registry.allowed);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .context("the runtime did not start")
-        .and_then(|runtime| {
-            let outcome = runtime.block_on(dispatch(cli, config));
-            // A build log or an event that is still on its way is not worth hanging for.
-            runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-            outcome
-        });
-    outcome.unwrap_or_else(|error| {
-        people::complain(&error);
-        ExitCode::from(FAILED)
-    })
+        .context("the runtime did not start")?;
+    let outcome = runtime.block_on(dispatch(console, cli, config));
+    // A build log or an event that is still on its way is not worth hanging for.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    outcome
 }
 
-async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
+fn completion(shell: clap_complete::Shell) -> anyhow::Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "fabrique", &mut script);
+    std::io::stdout().lock().write_all(&script)?;
+    Ok(Exit::Ok)
+}
+
+async fn dispatch(console: Console, cli: Cli, config: Config) -> anyhow::Result<Exit> {
     let Cli { global, command } = cli;
     match command {
         Command::Receiver => Box::pin(serve(&global, config, Service::Receiver)).await,
@@ -53,11 +64,13 @@ async fn dispatch(cli: Cli, config: Config) -> anyhow::Result<ExitCode> {
         Command::Reconcile(Reconcile { once: false, every }) => {
             Box::pin(serve(&global, config, Service::Reconciler(every))).await
         }
-        command => {
-            let adapters = Adapters::new(config)?;
-            people::run(&global, &adapters, command).await
-        }
+        command => Box::pin(people::run(console, &adapters(config)?, command)).await,
     }
+}
+
+/// What goes wrong here is in the configuration: nothing was asked of any server yet.
+fn adapters(config: Config) -> anyhow::Result<Adapters> {
+    Adapters::new(config).map_err(|error| Complaint::usage(people::sentence(&error)).into())
 }
 
 enum Service {
@@ -67,18 +80,18 @@ enum Service {
     All,
 }
 
-async fn serve(global: &Global, config: Config, service: Service) -> anyhow::Result<ExitCode> {
+async fn serve(global: &Global, config: Config, service: Service) -> anyhow::Result<Exit> {
     telemetry::start(global)?;
     let metrics = Metrics::install()?;
     let stop = stop_on_signals()?;
-    let adapters = Adapters::new(config)?;
+    let adapters = adapters(config)?;
     match service {
         Service::Receiver => roles::receiver(&adapters, metrics, stop).await,
         Service::Worker => roles::worker(&adapters, metrics, stop).await,
-        Service::Reconciler(every) => roles::reconciler(&adapters, every, stop).await,
-        Service::All => roles::all(&adapters, metrics, stop).await,
+        Service::Reconciler(every) => roles::reconciler(&adapters, metrics, every, stop).await,
+        Service::All => Box::pin(roles::all(&adapters, metrics, stop)).await,
     }?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Ok)
 }
 
 /// Cancelled by the first SIGTERM or SIGINT; a second one ends the process.
@@ -93,16 +106,11 @@ fn stop_on_signals() -> anyhow::Result<CancellationToken> {
                 _ = interrupt.recv() => {}
             }
             if stopping.is_cancelled() {
-                std::process::exit(i32::from(FAILED));
+                std::process::exit(i32::from(Exit::Findings.code()));
             }
             tracing::info!("stopping; once more ends at once");
             stopping.cancel();
         }
     });
     Ok(stop)
-}
-
-/// The exit code of wrong usage or configuration.
-pub(crate) fn usage() -> ExitCode {
-    ExitCode::from(USAGE)
 }

@@ -56,6 +56,14 @@ impl Operator {
         (self.clock)()
     }
 
+    /// The registered app called `name`.
+    ///
+    /// # Errors
+    /// [`OperatorError::UnknownApp`] with near names; when `cluster/apps` cannot be read.
+    pub async fn app(&self, name: &str) -> Result<App, OperatorError> {
+        Ok(self.find(name).await?.1)
+    }
+
     /// The registered app called `name`, with the state of `cluster/apps` it was found in.
     pub(crate) async fn find(&self, name: &str) -> Result<(Arc<Apps>, App), OperatorError> {
         let apps = self.apps.read().await?;

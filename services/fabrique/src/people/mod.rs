@@ -1,43 +1,117 @@
-//! The commands for people: they call use cases and print what comes back.
+//! The commands for people: each calls one use case and prints what comes back.
+//!
+//! * **Standard output** is the result or empty. `-o json` prints the use case's own structs (`status` is
+//!   [`fabrique_operator::Status`], `why` is [`fabrique_operator::Why`], and so on): fields are added, never
+//!   renamed. `logs` and `tail` print one object a line.
+//! * **Standard error** has what went wrong, on one line, and progress where a person watches.
+//! * **The exit code** is an [`Exit`].
 
-mod print;
+mod ask;
+mod away;
+mod builds;
+mod caller;
+mod console;
+mod dlq;
+mod doctor;
+mod hooks;
+mod init;
+mod logs;
+mod progress;
+mod reconcile;
+mod session;
+mod status;
+mod table;
+mod tail;
+mod timeline;
+mod trouble;
+mod validate;
+mod why;
+mod words;
 
-use std::process::ExitCode;
+use fabrique_operator::{Exit, Operator};
+use fabrique_ports::bus;
 
-use fabrique_ports::bus::BusSetup;
-
-use crate::cli::{Command, Global, Output};
-use crate::config::{Problem, Role};
+use crate::cli::{Command, Dlq, Hooks, Reconcile};
+use crate::config::Problem;
 use crate::wiring::Adapters;
 
-pub(crate) use print::complain;
+pub(crate) use console::{Console, remark};
+pub(crate) use trouble::{Complaint, complain, sentence};
+pub(crate) use validate::offline as validate_offline;
 
-/// Runs one command for people.
-pub(crate) async fn run(global: &Global, adapters: &Adapters, command: Command) -> anyhow::Result<ExitCode> {
+/// Runs a command that needs the configuration.
+pub(crate) async fn run(console: Console, adapters: &Adapters, command: Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Init => init(global, adapters).await,
-        other => anyhow::bail!("{other:?} is not wired yet"),
+        Command::Init => init::init(console, adapters).await,
+        Command::Reconcile(Reconcile { .. }) => Box::pin(reconcile::once(console, adapters)).await,
+        Command::Hooks { command: Hooks::Ensure { dry_run } } => {
+            hooks::ensure(console, adapters, dry_run).await
+        }
+        Command::Validate { .. } => validate::live(console, adapters).await,
+        Command::Doctor => Box::pin(doctor::doctor(console, adapters)).await,
+        command => {
+            let operator = session::operator(adapters).await?;
+            Box::pin(about_apps(console, &operator, command)).await
+        }
+    }
+}
+
+/// Runs a command that needs the bus.
+async fn about_apps(console: Console, operator: &Operator, command: Command) -> anyhow::Result<Exit> {
+    let ask = async |app: fabrique_core::id::AppName, command| {
+        ask::ask(console, operator, app.as_str(), command).await
+    };
+    match command {
+        Command::Status => progress::showing("looking at every app", status::status(console, operator)).await,
+        Command::Why { app } => why::why(console, operator, app.as_str()).await,
+        Command::Builds { app, limit } => builds::builds(console, operator, app.as_ref(), limit).await,
+        Command::Logs { build, follow } => {
+            until_interrupted(logs::logs(console, operator, &build, follow)).await
+        }
+        Command::Tail { app, since } => {
+            until_interrupted(tail::tail(console, operator, app.as_ref(), since)).await
+        }
+        Command::Timeline(wanted) => timeline::timeline(console, operator, &wanted).await,
+        Command::Retry { app } | Command::Dlq { command: Some(Dlq::Replay { app }) } => {
+            ask(app, bus::Command::Retry).await
+        }
+        Command::Rebuild { app, no_cache } => ask(app, bus::Command::Rebuild { no_cache }).await,
+        Command::Cancel { app } => ask(app, bus::Command::Cancel).await,
+        Command::Release { app } => ask(app, bus::Command::Release).await,
+        Command::Repair { app } => ask(app, bus::Command::Repair).await,
+        Command::Dlq { command: None | Some(Dlq::List) } => dlq::list(console, operator).await,
+        Command::Dlq { command: Some(Dlq::Show { app }) } => dlq::show(console, operator, &app).await,
+        Command::Receiver
+        | Command::Worker
+        | Command::All
+        | Command::Reconcile(_)
+        | Command::Init
+        | Command::Hooks { .. }
+        | Command::Validate { .. }
+        | Command::Doctor
+        | Command::Completion { .. } => anyhow::bail!("this command is run elsewhere; this is a defect"),
+    }
+}
+
+/// Ctrl-C is how a person ends what has no end of its own.
+async fn until_interrupted(work: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    tokio::select! {
+        done = work => done,
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted.map(|()| Exit::Ok)?),
     }
 }
 
 /// Says everything that is wrong with the configuration at once.
-pub(crate) fn refuse_configuration(output: Output, _command: &Command, problems: &[Problem]) -> ExitCode {
-    match output {
-        Output::Json => print::json(&problems),
-        Output::Table => problems.iter().for_each(print::problem),
+pub(crate) fn refuse_configuration(
+    console: Console,
+    command: &Command,
+    problems: &[Problem],
+) -> anyhow::Result<Exit> {
+    if matches!(command, Command::Validate { .. }) {
+        return validate::configuration(console, problems);
     }
-    crate::run::usage()
-}
-
-async fn init(global: &Global, adapters: &Adapters) -> anyhow::Result<ExitCode> {
-    let bus = adapters.bus(Role::Admin).await?;
-    let findings = bus.ensure().await?;
-    bus.close().await;
-    for finding in &findings {
-        print::line(&format!("{} ({})", finding.what, finding.remedy));
-    }
-    if findings.is_empty() && global.output == Output::Table {
-        print::line("every stream and bucket is there");
-    }
-    Ok(if findings.iter().any(|f| f.fatal) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    problems.iter().for_each(|problem| {
+        remark(&format!("{}: {}; {}", problem.key, problem.what, problem.remedy));
+    });
+    Ok(Exit::Usage)
 }

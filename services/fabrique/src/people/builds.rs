@@ -1,0 +1,75 @@
+//! `builds`: attempts, newest first.
+
+use fabrique_core::id::AppName;
+use fabrique_operator::{Exit, Operator, tail};
+use fabrique_ports::records::{BuildEntry, BuildPhase};
+
+use crate::ambient;
+use crate::people::console::Console;
+use crate::people::table::{Cell, Table, Tone};
+use crate::people::words;
+
+/// Prints the newest builds of `app`, or of all.
+pub(crate) async fn builds(
+    console: Console,
+    operator: &Operator,
+    app: Option<&AppName>,
+    limit: usize,
+) -> anyhow::Result<Exit> {
+    let builds = operator.builds(app.map(AppName::as_str), limit).await?;
+    if let (Some(app), true) = (app, builds.is_empty()) {
+        // Nothing was built of it, or there is no such app: the second is an error with near names.
+        operator.app(app.as_str()).await?;
+    }
+    if console.is_json() {
+        console.json(&builds)?;
+    } else if builds.is_empty() {
+        console.line("nothing was built yet")?;
+    } else {
+        console.table(&table(&builds))?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn table(builds: &[BuildEntry]) -> Table {
+    let mut table = Table::new(&["BUILD", "REVISION", "STATE", "QUEUED", "TOOK", "DAEMON", "WHAT"]);
+    for build in builds {
+        let end = build.ended.unwrap_or_else(ambient::now);
+        table.row([
+            build.build.as_str().into(),
+            build.revision.short().into(),
+            state(&build.phase),
+            words::when(build.queued).into(),
+            words::took(build.queued.until(end)).into(),
+            build.daemon.as_deref().unwrap_or_default().into(),
+            what(build).into(),
+        ]);
+    }
+    table
+}
+
+fn state(phase: &BuildPhase) -> Cell {
+    let (tone, word) = match phase {
+        BuildPhase::Queued => (Tone::Busy, "queued"),
+        BuildPhase::Preparing => (Tone::Busy, "preparing"),
+        BuildPhase::Building => (Tone::Busy, "building"),
+        BuildPhase::Pushed { .. } => (Tone::Busy, "pushed"),
+        BuildPhase::Committed { commits, .. } if commits.is_empty() => (Tone::Good, "built"),
+        BuildPhase::Committed { .. } => (Tone::Good, "committed"),
+        BuildPhase::NotCommitted { .. } => (Tone::Busy, "not committed"),
+        BuildPhase::Failed { .. } => (Tone::Bad, "failed"),
+        BuildPhase::Superseded { .. } => (Tone::Faint, "superseded"),
+    };
+    Cell::toned(tone, word)
+}
+
+/// How it ended; why it was started, until then.
+fn what(build: &BuildEntry) -> String {
+    match &build.phase {
+        BuildPhase::Queued | BuildPhase::Preparing | BuildPhase::Building => build.reason.clone(),
+        BuildPhase::Pushed { digest } | BuildPhase::Committed { digest, .. } => digest.to_string(),
+        BuildPhase::NotCommitted { reason, .. } => reason.clone(),
+        BuildPhase::Failed { kind, message } => format!("{kind}: {message}"),
+        phase @ BuildPhase::Superseded { .. } => tail::phase_text(phase),
+    }
+}

@@ -1,0 +1,154 @@
+//! `doctor`: whether everything that fabrique needs is there, and what to do where it is not.
+
+use std::sync::Arc;
+
+use fabrique_gitea::Purpose as Token;
+use fabrique_operator::Exit;
+use fabrique_operator::doctor::{Check, Config, Doctor, Level, Ports, Purpose, Report};
+use fabrique_ports::builder::{Builder, Placement};
+use fabrique_ports::bus::{BusSetup, Events};
+use fabrique_ports::forge::ForgeInspection;
+
+use crate::config::Role;
+use crate::people::away::Away;
+use crate::people::console::Console;
+use crate::people::progress::showing;
+use crate::people::session;
+use crate::people::table::{Cell, Table, Tone};
+use crate::people::trouble::sentence;
+use crate::wiring::{self, Adapters};
+
+/// What the doctor is given, and what is missing already in the configuration.
+struct Patient {
+    ports: Ports,
+    missing: Vec<Check>,
+}
+
+/// Checks everything that can be checked, whatever is down.
+pub(crate) async fn doctor(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
+    let examining = async {
+        let Patient { ports, missing } = patient(adapters).await?;
+        let mut report = Doctor::new(ports, config(adapters)).examine().await;
+        report.checks.splice(0..0, missing);
+        anyhow::Ok(report)
+    };
+    let what = "checking Gitea, cluster/apps, tokens, NATS, registries, build daemons and webhooks";
+    let report = Box::pin(showing(what, examining)).await?;
+    if console.is_json() {
+        console.json(&report)?;
+    } else {
+        print(console, &report)?;
+    }
+    Ok(report.exit())
+}
+
+async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
+    let mut missing = Vec::new();
+    let (bus, events) = bus(adapters).await?;
+    let builders = match builders(adapters) {
+        Ok(builders) => Some(builders),
+        Err(error) => {
+            missing.push(check("buildkitd", Level::Fail, sentence(&error), "correct the section buildkit"));
+            None
+        }
+    };
+    if adapters.config.receiver.public_url.is_none() {
+        let remedy = "set receiver.public_url to the receiver's webhook address as Gitea reaches it";
+        missing.push(check(
+            "webhooks",
+            Level::Warn,
+            "not checked: where they deliver to is not known",
+            remedy,
+        ));
+    }
+    let gitea = Arc::new(adapters.gitea.clone());
+    let ports = Ports {
+        tokens: tokens(adapters, &mut missing),
+        forge: Arc::clone(&gitea) as _,
+        hooks: gitea,
+        apps: Arc::clone(&adapters.apps),
+        registry: Arc::clone(&adapters.registry) as _,
+        builders,
+        bus,
+        events,
+    };
+    Ok(Patient { ports, missing })
+}
+
+fn config(adapters: &Adapters) -> Config {
+    let registry = &adapters.config.registry;
+    let mut config = Config::new(adapters.apps_repo.clone(), adapters.apps_branch.clone());
+    config.hook_url.clone_from(&adapters.config.receiver.public_url);
+    config.registries = registry.allowed.iter().chain(&registry.bases).cloned().collect();
+    config
+}
+
+/// The forge as each token sees it. A token that is not configured is told once instead of failing everywhere.
+fn tokens(adapters: &Adapters, missing: &mut Vec<Check>) -> Vec<(Purpose, Arc<dyn ForgeInspection>)> {
+    let gitea = &adapters.config.gitea;
+    let all = [
+        (Purpose::Read, Token::Read, "read", gitea.read_token.is_set()),
+        (Purpose::Status, Token::Status, "status", gitea.status_token.is_set()),
+        (Purpose::Hooks, Token::Hooks, "hooks", gitea.hooks_token.is_set()),
+        (Purpose::Apps, Token::Apps, "apps", gitea.apps_token.is_set()),
+    ];
+    let mut tokens: Vec<(Purpose, Arc<dyn ForgeInspection>)> = Vec::new();
+    for (purpose, token, name, set) in all {
+        if set {
+            tokens.push((purpose, Arc::new(adapters.gitea.inspecting(token))));
+        } else {
+            let remedy = format!("name the file with it in gitea.{name}_token_file");
+            missing.push(check(&format!("token {name}"), Level::Warn, "not configured", &remedy));
+        }
+    }
+    tokens
+}
+
+fn builders(adapters: &Adapters) -> anyhow::Result<(Arc<dyn Placement>, Arc<dyn Builder>)> {
+    let daemons = &adapters.config.buildkit.daemons;
+    anyhow::ensure!(!daemons.is_empty(), "buildkit.daemons lists no build daemon");
+    let builder: Arc<dyn Builder> = Arc::new(adapters.builder()?);
+    Ok((wiring::placement(adapters, Arc::clone(&builder))?, builder))
+}
+
+/// The bus, or one that says why it is away.
+async fn bus(adapters: &Adapters) -> anyhow::Result<(Arc<dyn BusSetup>, Arc<dyn Events>)> {
+    match session::connect(adapters, Role::Operator).await {
+        Ok(bus) => {
+            let bus = Arc::new(bus);
+            Ok((Arc::clone(&bus) as _, bus))
+        }
+        Err(error) => {
+            let away = Arc::new(Away(error.downcast()?));
+            Ok((Arc::clone(&away) as _, away))
+        }
+    }
+}
+
+fn check(name: &str, level: Level, what: impl Into<String>, remedy: &str) -> Check {
+    Check { name: name.to_owned(), level, what: what.into(), remedy: remedy.to_owned() }
+}
+
+fn print(console: Console, report: &Report) -> anyhow::Result<()> {
+    let mut table = Table::facts();
+    for check in &report.checks {
+        let (tone, word) = match check.level {
+            Level::Ok => (Tone::Good, "ok"),
+            Level::Warn => (Tone::Busy, "warn"),
+            Level::Fail => (Tone::Bad, "fail"),
+        };
+        table.row([Cell::toned(tone, word), check.name.as_str().into(), check.what.as_str().into()]);
+        if !check.remedy.is_empty() {
+            table.row(["".into(), "".into(), Cell::toned(tone, format!("→ {}", check.remedy))]);
+        }
+    }
+    console.whole_table(&table)?;
+    let of = |level| report.checks.iter().filter(|check| check.level == level).count();
+    console.line(&format!(
+        "{} ok, {} to look at, {} failed",
+        of(Level::Ok),
+        of(Level::Warn),
+        of(Level::Fail)
+    ))?;
+    Ok(())
+}
