@@ -70,7 +70,8 @@ Everything stays up until Ctrl-C. In another terminal:
 
   first         export FABRIQUE_CONFIG={config} PATH={folder}:$PATH
                 cd {clone}
-                follow() {{ git push -q && fabrique timeline {APP} --revision $(git rev-parse HEAD) --wait 1m; }}
+                follow() {{ git push -q && fabrique timeline {APP} --revision $(git rev-parse HEAD) \\
+                             --pushed-at $(date -u +%FT%T.%3NZ) --wait 1m; }}
 
   push again    date > message && git commit -qam 'Another day' && follow
   ask           fabrique why {APP}     also: status, builds, logs {APP}, tail, doctor

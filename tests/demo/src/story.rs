@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use fabrique_bed::wait_until;
 use fabrique_stage::{AppOptions, SampleApp, Stage};
 use jiff::Timestamp;
@@ -42,10 +42,9 @@ pub(crate) async fn tell(steps: &Steps, stage: &Stage, base: Option<&str>) -> Re
     let pushed = steps.step("push", push(&app, "Say hello"), |push| described(push, "Say hello")).await?;
 
     screen.heading(&format!("What becomes of it: fabrique timeline {APP}"))?;
-    let timeline = steps.quietly("first push", timeline(stage, &pushed)).await?;
-    let (rows, result) = timeline.rsplit_once('\n').unwrap_or(("", &timeline));
-    screen.text(rows)?;
-    screen.result(result)?;
+    let told = steps.quietly("first push", timeline(stage, &pushed)).await?;
+    screen.text(&told.rows)?;
+    screen.result(&told.result("first push")?)?;
 
     screen
         .heading("What changed on cluster/apps: one commit for the image, one for the overlay around it")?;
@@ -55,9 +54,9 @@ pub(crate) async fn tell(steps: &Steps, stage: &Stage, base: Option<&str>) -> Re
     screen.heading("Once more, with a warm cache")?;
     let greeting = "Say hello again";
     let again = steps.step("push", push(&app, greeting), |push| described(push, greeting)).await?;
-    let timeline = steps.quietly("second push", self::timeline(stage, &again)).await?;
+    let told = steps.quietly("second push", timeline(stage, &again)).await?;
     screen.text("")?;
-    screen.result(timeline.lines().last().unwrap_or_default())?;
+    screen.result(&told.result("second push")?)?;
     screen.text("")?;
     let commit = image_commit(stage, &again.revision, screen.has_colour());
     screen.text(&steps.quietly("commit", commit).await?)?;
@@ -100,15 +99,36 @@ async fn push(app: &SampleApp, message: &str) -> Result<Push> {
     Ok(Push { revision, at: Timestamp::now() })
 }
 
-/// What fabrique prints about a push, once it is committed.
-async fn timeline(stage: &Stage, push: &Push) -> Result<String> {
+/// What `fabrique timeline` says about a push that came to its end.
+struct Told {
+    rows: String,
+    /// The last line.
+    end: String,
+    /// Whether that is a commit.
+    committed: bool,
+}
+
+impl Told {
+    /// The last line, or the failure that it tells of.
+    fn result(&self, step: &'static str) -> Result<String, Stopped> {
+        if self.committed {
+            Ok(self.end.clone())
+        } else {
+            Err(Stopped::failed(step, anyhow!("{}", self.end)))
+        }
+    }
+}
+
+async fn timeline(stage: &Stage, push: &Push) -> Result<Told> {
     let at = push.at.to_string();
     let follow = ["timeline", APP, "--revision", &push.revision, "--pushed-at", &at, "--wait", PATIENCE];
     let (code, stdout, stderr) = stage.try_command(&follow).await?;
-    if code != 0 {
-        bail!("fabrique timeline ends with {code}\n{stdout}{stderr}");
+    match (code, stdout.trim_end().rsplit_once('\n')) {
+        (0 | 1, Some((rows, end))) => {
+            Ok(Told { rows: rows.to_owned(), end: end.to_owned(), committed: code == 0 })
+        }
+        _ => bail!("fabrique timeline ends with {code}\n{stdout}{stderr}"),
     }
-    Ok(stdout.trim_end().to_owned())
 }
 
 /// The commits that the first push led to on `cluster/apps`, shown as git shows them.
@@ -130,11 +150,35 @@ async fn image_commit(stage: &Stage, revision: &str, colour: bool) -> Result<Str
 async fn commits(stage: &Stage, which: &[&str], colour: bool) -> Result<String> {
     let apps = stage.clone_apps().await?;
     let mut show = vec!["log", "--patch", "--unified=0", "--author=^fabrique <"];
-    show.push("--format=%C(yellow)commit %h%C(reset) %s%n%n%b");
+    show.push("--format=%n%C(yellow)commit %h%C(reset) %s%n%n%b");
     show.push(if colour { "--color=always" } else { "--color=never" });
     show.extend(which);
     let shown = apps.git(&show).await?;
     ensure!(!shown.is_empty(), "there is no such commit of fabrique on cluster/apps");
+    Ok(essence(&shown))
+}
+
+/// A patch without what only machines read: blob ids and modes.
+fn essence(patch: &str) -> String {
+    const MACHINES: [&str; 3] = ["diff --git ", "index ", "new file mode "];
+    let lines = patch.lines().filter(|line| {
+        // Git shows these in bold, if it shows colours.
+        let plain = line.trim_start_matches("\x1b[1m");
+        !MACHINES.iter().any(|prefix| plain.starts_with(prefix))
+    });
     // After a body git leaves one empty line more than anybody needs.
-    Ok(shown.replace("\n\n\n", "\n\n"))
+    lines.collect::<Vec<_>>().join("\n").replace("\n\n\n", "\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_keeps_its_file_names_and_changes_only() {
+        let patch = "commit 844da55 Deploy\n\nApp: citation\n\n\ndiff --git a/x b/x\nnew file mode 100644\n\x1b[1mindex 000..b12\x1b[m\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-index \n+index 1";
+        let shown =
+            "commit 844da55 Deploy\n\nApp: citation\n\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-index \n+index 1";
+        assert_eq!(essence(patch), shown);
+    }
 }
