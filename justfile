@@ -20,9 +20,14 @@ demo *ARGS:
 bed:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- build
 
-# Run every test, against real servers; ARGS go to `cargo test`
+# Run every test, against real servers; ARGS go to `cargo test` instead of --workspace
 test *ARGS: bed
-    cargo test --locked --workspace {{ ARGS }}
+    cargo test --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
+
+# Measure fabrique beside bare tools and a script, release build, some minutes; ARGS: --rounds N, --only FIGURE, --json FILE
+bench *ARGS: bed
+    cargo build --release --locked --quiet --package fabrique --package fabrique-bench
+    cargo run --release --locked --quiet --package fabrique-bench -- {{ ARGS }}
 
 # Check formatting, clippy and, where cargo-deny is installed, the dependencies
 lint:

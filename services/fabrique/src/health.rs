@@ -1,4 +1,4 @@
-//! Liveness, readiness and metrics of a worker that runs alone.
+//! Liveness, readiness and metrics of a role that runs alone.
 
 use axum::Router;
 use axum::http::StatusCode;

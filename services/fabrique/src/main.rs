@@ -3,6 +3,7 @@
 mod ambient;
 mod cli;
 mod config;
+mod forges;
 mod health;
 mod metrics;
 mod people;

@@ -65,16 +65,8 @@ pub(crate) async fn worker(
 ) -> anyhow::Result<()> {
     let bus = checked_bus(adapters, Role::Worker).await?;
     let ports = ports(adapters, &bus)?;
-    if let Some(address) = &adapters.config.worker.listen {
-        let listener = listen("worker.listen", address).await?;
-        let connection = bus.clone();
-        tokio::spawn(crate::health::serve(
-            listener,
-            metrics,
-            move || connection.is_connected(),
-            stop.clone(),
-        ));
-    }
+    check_daemons(&ports).await?;
+    serve_health("worker.listen", adapters.config.worker.listen.as_deref(), &bus, metrics, &stop).await?;
     let observer = adapters.observer(Arc::new(bus.clone()));
     let config = worker_config(adapters);
     tracing::info!(worker = config.name, slots = ports.placement.capacity(), "working");
@@ -86,10 +78,13 @@ pub(crate) async fn worker(
 /// Sweeps every `every` until `stop`.
 pub(crate) async fn reconciler(
     adapters: &Adapters,
+    metrics: Metrics,
     every: Option<Duration>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let bus = checked_bus(adapters, Role::Reconciler).await?;
+    let section = &adapters.config.reconciler;
+    serve_health("reconciler.listen", section.listen.as_deref(), &bus, metrics, &stop).await?;
     let reconciler = crate::wiring::reconciler(adapters, &bus);
     reconciler.run_every(every.unwrap_or(adapters.config.reconciler.every), stop).await;
     bus.close().await;
@@ -105,11 +100,50 @@ pub(crate) async fn all(
     let stopping = stop.clone().drop_guard();
     let result = tokio::try_join!(
         receiver(adapters, metrics.clone(), stop.clone()),
-        worker(adapters, metrics, stop.clone()),
-        reconciler(adapters, None, stop),
+        worker(adapters, metrics.clone(), stop.clone()),
+        reconciler(adapters, metrics, None, stop),
     );
     drop(stopping);
     result.map(drop)
+}
+
+/// Refuses to work with daemons below the version floor: what they are known to let a Dockerfile do is not to
+/// be found out by an app. One that does not answer may come up later.
+async fn check_daemons(ports: &Ports) -> anyhow::Result<()> {
+    let probes = ports.placement.daemons().into_iter().map(|daemon| async move {
+        let info = ports.builder.probe(&daemon).await;
+        (daemon, info)
+    });
+    for (daemon, info) in futures::future::join_all(probes).await {
+        match info {
+            Ok(info) if info.supported => {
+                tracing::info!(daemon = daemon.name, version = info.version, "ready")
+            }
+            Ok(info) => anyhow::bail!(
+                "the daemon {} runs BuildKit {}, and the floor is {}: upgrade it",
+                daemon.name,
+                info.version,
+                fabrique_buildkit::FLOOR
+            ),
+            Err(error) => tracing::warn!(daemon = daemon.name, %error, "does not answer yet"),
+        }
+    }
+    Ok(())
+}
+
+/// Serves health and metrics of a role that runs alone, where an address is configured.
+async fn serve_health(
+    key: &str,
+    address: Option<&str>,
+    bus: &Bus,
+    metrics: Metrics,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some(address) = address else { return Ok(()) };
+    let listener = listen(key, address).await?;
+    let connection = bus.clone();
+    tokio::spawn(crate::health::serve(listener, metrics, move || connection.is_connected(), stop.clone()));
+    Ok(())
 }
 
 /// Connects, makes what is missing where the configuration may, and reports what differs.
@@ -138,7 +172,7 @@ fn ports(adapters: &Adapters, bus: &Bus) -> anyhow::Result<Ports> {
     let builder: Arc<dyn Builder> = Arc::new(adapters.builder()?);
     let bus = Arc::new(bus.clone());
     Ok(Ports {
-        forge: Arc::new(adapters.gitea.clone()),
+        forge: Arc::clone(&adapters.forge) as _,
         source: Arc::clone(&adapters.source) as _,
         deployments: Arc::clone(&adapters.deployments) as _,
         registry: Arc::clone(&adapters.registry) as _,

@@ -26,13 +26,16 @@ use url::Url;
 
 use crate::ambient::System;
 use crate::config::{Config, Role};
+use crate::forges::Forges;
 
 /// Everything that needs no connection to be made.
 pub(crate) struct Adapters {
     pub(crate) config: Config,
     pub(crate) apps_repo: RepoName,
     pub(crate) apps_branch: BranchName,
+    /// For hooks and inspection; sources are read through `forge`.
     pub(crate) gitea: Gitea,
+    pub(crate) forge: Arc<Forges>,
     pub(crate) source: Arc<GitHistory>,
     pub(crate) deployments: Arc<GitDeployments>,
     pub(crate) registry: Arc<OciRegistry>,
@@ -54,8 +57,10 @@ impl Adapters {
         let deployments = Arc::new(GitDeployments::new(git.clone())?);
         let rules = Rules { registries: config.registry.allowed.clone() };
         let apps = AppsReader::new(Arc::clone(&deployments) as _, rules);
+        let forge = gitea_config(&config, base, &apps_repo)?;
         Ok(Self {
-            gitea: Gitea::new(gitea_config(&config, base, &apps_repo)?)?,
+            gitea: Gitea::new(forge.clone())?,
+            forge: Arc::new(Forges::new(&forge, &read_tokens)?),
             source: Arc::new(GitHistory::new(git)?),
             registry: Arc::new(OciRegistry::new(registry_config(&config))?),
             apps: Arc::new(apps),
@@ -82,7 +87,7 @@ impl Adapters {
     /// An observer that reads records from `records`.
     pub(crate) fn observer(&self, records: Arc<dyn Records>) -> Observer {
         Observer::new(
-            Arc::new(self.gitea.clone()),
+            Arc::clone(&self.forge) as _,
             Arc::clone(&self.source) as _,
             Arc::clone(&self.registry) as _,
             records,

@@ -94,6 +94,13 @@ fn check_receiver(config: &Config, problems: &mut Problems) {
     let url = receiver.public_url.as_deref().is_none_or(is_http);
     let remedy = "write the receiver's webhook address as Gitea reaches it";
     problems.need(url, "receiver.public_url", "not an http(s) URL", remedy);
+    let user = config.registry.user.is_some() == config.registry.password.is_set();
+    problems.need(user, "registry.user", "user and password belong together", "set both or neither");
+    for (key, tls) in [("nats.tls", &config.nats.tls), ("buildkit.tls", &config.buildkit.tls)] {
+        let paired = tls.cert_file.is_some() == tls.key_file.is_some();
+        let remedy = "set cert_file and key_file, or neither";
+        problems.need(paired, key, "a certificate without its key, or a key without its certificate", remedy);
+    }
     if let Err(error) = receiver.limits.check() {
         let key = format!("receiver.limits.{}", error.key);
         problems.need(false, &key, &error.problem, "leave it out for the default");

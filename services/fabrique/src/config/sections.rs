@@ -292,13 +292,15 @@ pub(crate) struct ReconcilerSection {
     /// The time between two sweeps.
     #[serde(with = "humantime_serde")]
     pub(crate) every: Duration,
+    /// Metrics and health of a reconciler that runs alone; off when absent.
+    pub(crate) listen: Option<String>,
     /// Apps looked at at once.
     pub(crate) concurrency: NonZeroUsize,
 }
 
 impl Default for ReconcilerSection {
     fn default() -> Self {
-        Self { every: Duration::from_mins(5), concurrency: NonZeroUsize::MIN.saturating_add(7) }
+        Self { every: Duration::from_mins(5), listen: None, concurrency: NonZeroUsize::MIN.saturating_add(7) }
     }
 }
 
