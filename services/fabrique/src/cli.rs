@@ -22,7 +22,6 @@ macro_rules! taught {
 #[command(
     name = "fabrique",
     version,
-    propagate_version = true,
     after_help = "\
 Examples:
   fabrique status                        every app at a glance
@@ -31,8 +30,8 @@ Examples:
   fabrique doctor                        what is wrong, and what to do about it
   fabrique status -o json | jq '.apps[] | select(.needs_person) | .app'
 
-Output: results on standard output, everything else on standard error. With -o json one document; `logs`
-and `tail` print one object a line. Colours only on a terminal and without NO_COLOR.
+Results are on standard output, everything else is on standard error. -o json prints one document, `logs` \
+and `tail` one object a line. Colours only on a terminal, and not with NO_COLOR.
 
 Exit codes:
   0  done, and nothing to complain about

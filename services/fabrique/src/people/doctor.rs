@@ -52,6 +52,10 @@ async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
             None
         }
     };
+    if !adapters.has_user(Role::Operator) {
+        let remedy = "set nats.users.operator.password_file";
+        missing.push(check("nats user operator", Level::Warn, "no credentials configured", remedy));
+    }
     if adapters.config.receiver.public_url.is_none() {
         let remedy = "set receiver.public_url to the receiver's webhook address as Gitea reaches it";
         missing.push(check(

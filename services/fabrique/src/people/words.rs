@@ -9,7 +9,10 @@ use crate::ambient;
 
 /// `3 m ago`, `in 20 s`, `now`.
 pub(crate) fn when(at: Timestamp) -> String {
-    let now = ambient::now();
+    from(ambient::now(), at)
+}
+
+fn from(now: Timestamp, at: Timestamp) -> String {
     match (at.until(now), now.until(at)) {
         (past, _) if past >= Duration::from_secs(1) => format!("{} ago", roughly(past)),
         (_, future) if future >= Duration::from_secs(1) => format!("in {}", roughly(future)),
@@ -69,10 +72,10 @@ mod tests {
 
     #[test]
     fn moments_are_told_from_now() {
-        let now = ambient::now();
-        assert_eq!(when(now), "now");
-        assert_eq!(when(now.after(Duration::from_secs(300))), "in 4 m");
-        assert_eq!(when(Timestamp(now.0 - 180_000)), "3 m ago");
+        let now = Timestamp(1_000_000);
+        assert_eq!(from(now, now), "now");
+        assert_eq!(from(now, Timestamp(1_300_000)), "in 5 m");
+        assert_eq!(from(now, Timestamp(820_000)), "3 m ago");
     }
 
     #[test]

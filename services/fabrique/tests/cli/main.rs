@@ -1,0 +1,9 @@
+//! The command line as people and programs meet it: every command against real servers.
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
+mod answers;
+mod hooks;
+mod support;
+mod trouble;
+mod usage;

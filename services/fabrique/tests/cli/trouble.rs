@@ -1,0 +1,76 @@
+//! What commands say when something they need is not there.
+
+use fabrique_bed::Peer;
+use fabrique_stage::{AppOptions, SampleApp, Stage};
+use serde_json::Value;
+
+use crate::support::FABRIQUE;
+
+/// What the doctor objects to: names, findings and remedies of failed checks.
+async fn failures(stage: &Stage) -> Vec<(String, String, String)> {
+    let (code, out, err) = stage.try_command(&["doctor", "-o", "json"]).await.unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    let text = |check: &Value, field: &str| check[field].as_str().unwrap().to_owned();
+    let checks = report["checks"].as_array().unwrap();
+    let failed = checks.iter().filter(|check| check["level"] == "fail");
+    let failed: Vec<_> =
+        failed.map(|check| (text(check, "name"), text(check, "what"), text(check, "remedy"))).collect();
+    assert_eq!(code, i32::from(!failed.is_empty()), "{report:#}");
+    failed
+}
+
+/// The doctor names a peer that was stopped, with a remedy, and still tells about the others.
+async fn missed(stage: &Stage, peer: &Peer, name: &str) {
+    peer.stop().await.unwrap();
+    let failed = failures(stage).await;
+    let check = failed.iter().find(|(check, _, _)| check.starts_with(name));
+    let (_, what, remedy) = check.unwrap_or_else(|| panic!("{name} is not named: {failed:#?}"));
+    assert!(!what.is_empty() && !remedy.is_empty(), "{failed:#?}");
+    let (_, out, _) = stage.try_command(&["doctor"]).await.unwrap();
+    assert!(out.contains("fail  ") && out.contains("→ ") && out.contains("ok    "), "{out}");
+    peer.start_again().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_names_every_peer_that_is_down_and_what_to_do() {
+    let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
+    let _receiver = stage.receiver().await.unwrap();
+    let unhooked = AppOptions { hook: false, ..AppOptions::named("citation") };
+    SampleApp::create(&stage, unhooked).await.unwrap();
+    let failed = failures(&stage).await;
+    let missing = failed.iter().find(|(name, _, _)| name == "webhooks").unwrap();
+    assert!(missing.1.contains("atlas/citation") && missing.2.contains("hooks ensure"), "{failed:#?}");
+    stage.command(&["hooks", "ensure"]).await.unwrap();
+
+    missed(&stage, stage.bed.nats().peer(), "nats").await;
+    missed(&stage, stage.bed.registry().peer(), "registry ").await;
+    missed(&stage, stage.bed.builders()[0].peer(), "buildkitd daemon-0").await;
+    missed(&stage, stage.bed.gitea().peer(), "token read").await;
+    // NATS is back, and with it everything that only the bus was missing for.
+    let failed = failures(&stage).await;
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_end_with_4_and_the_doctor_names_them() {
+    let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
+    let unhooked = AppOptions { hook: false, ..AppOptions::named("citation") };
+    SampleApp::create(&stage, unhooked).await.unwrap();
+    let (code, out, err) = stage.try_command(&["retry", "citation"]).await.unwrap();
+    assert_eq!((code, out.as_str()), (3, ""), "no worker runs: {err}");
+    assert!(err.contains("no worker answered") && err.lines().count() == 1, "{err}");
+
+    let folder = stage.config().parent().unwrap();
+    std::fs::write(folder.join("nats-operator"), "wrong").unwrap();
+    std::fs::write(folder.join("status-token"), "0".repeat(40)).unwrap();
+    let (code, out, err) = stage.try_command(&["status"]).await.unwrap();
+    assert_eq!((code, out.as_str()), (4, ""), "{err}");
+    assert!(err.contains("\"operator\" were refused") && err.lines().count() == 1, "{err}");
+    let failed = failures(&stage).await;
+    for (name, part) in [("nats", "refused"), ("token status", "")] {
+        let named = failed
+            .iter()
+            .any(|(check, what, remedy)| check == name && what.contains(part) && !remedy.is_empty());
+        assert!(named, "{name}: {failed:#?}");
+    }
+}
