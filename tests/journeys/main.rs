@@ -2,12 +2,21 @@
 //!
 //! Each journey has a stage of its own, so that it may break what it likes.
 
+mod crashes;
+mod faults;
+mod load;
+mod policy;
 mod pushes;
+mod scene;
+mod writeback;
 
 use fabrique_stage::{Stage, StageBuilder};
 
 /// The binary under test.
 const FABRIQUE: &str = env!("CARGO_BIN_EXE_fabrique");
+
+/// How long anything may take here. Only ever a bound.
+const LONG: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A stage with the usual settings.
 async fn stage() -> Stage {

@@ -1,0 +1,268 @@
+//! Servers that go away, come back, hang and refuse.
+
+use fabrique_bed::wait_until;
+use fabrique_stage::{AppOptions, Fabrique, Gate, Moment, SampleApp, Settings, Stage};
+use serde_json::json;
+
+use crate::LONG;
+
+/// A line that every started build leaves in the log.
+const BUILDING: &[&str] = &["phase=Building"];
+
+/// A whole fabrique and an app whose first build has a gate.
+struct Scene {
+    fabrique: Fabrique,
+    app: SampleApp,
+    gate: Gate,
+    stage: Stage,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        Self::with(Settings::default()).await
+    }
+
+    async fn with(settings: Settings) -> Self {
+        let stage = crate::started(Stage::builder().settings(settings)).await;
+        let fabrique = stage.all().await.unwrap();
+        let app = SampleApp::create(&stage, AppOptions::named("citation")).await.unwrap();
+        Self { fabrique, app, gate: Gate::new(), stage }
+    }
+
+    async fn push_to_the_gate(&self) -> String {
+        let revision = self.app.push_steps(&self.gate.steps()).await.unwrap();
+        self.gate.reached().await.unwrap();
+        self.stage.status_becomes(&self.app, &revision, "pending").await.unwrap();
+        revision
+    }
+
+    async fn committed_once(&self, revision: &str) {
+        let committed = self.gate.open_until(self.stage.committed_once(&self.app, revision)).await;
+        committed.unwrap_or_else(|error| panic!("{error:#}"));
+    }
+}
+
+fn swept() -> Settings {
+    Settings { sweep_every: "2s".to_owned(), ..Settings::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pushes_without_webhooks_are_found_by_the_sweep() {
+    let stage = crate::started(Stage::builder().settings(swept())).await;
+    let fabrique = stage.all().await.unwrap();
+    stage.drop_hooks("cluster", "apps").await.unwrap();
+    let mut apps = Vec::new();
+    for name in ["citation", "ledger", "atlas-web"] {
+        let app = SampleApp::create(&stage, AppOptions { hook: false, ..AppOptions::named(name) }).await;
+        apps.push(app.unwrap());
+    }
+    for app in &apps {
+        let revision = app.push("unheard").await.unwrap();
+        stage.committed_once(app, &revision).await.unwrap();
+    }
+    assert_eq!(fabrique.logged(&["delivery"]), 0, "nobody told the receiver");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_while_the_bus_is_down_is_refused_with_503_and_healed_by_the_sweep() {
+    let scene = Scene::with(swept()).await;
+    let before = scene.app.source.head().await.unwrap();
+    let nats = scene.stage.bed.nats().peer();
+    nats.stop().await.unwrap();
+    let revision = scene.app.push("while the bus is down").await.unwrap();
+    let (status, body) = scene.stage.deliver_push("atlas/citation", &before, &revision).await.unwrap();
+    assert_eq!(status, 503, "{body}");
+    nats.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bus_that_is_killed_in_the_middle_of_a_build_costs_nothing() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let nats = scene.stage.bed.nats().peer();
+    nats.kill9().await.unwrap();
+    nats.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1, "the lease outlives a restart of the bus");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_ends_while_the_bus_is_down_is_committed_when_it_is_back() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let nats = scene.stage.bed.nats().peer();
+    nats.kill9().await.unwrap();
+    scene.gate.open();
+    wait_until("the image to be pushed", LONG, || async {
+        (scene.stage.stored_manifests("citation") > 0).then_some(())
+    })
+    .await
+    .unwrap();
+    nats.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_daemon_that_is_killed_in_the_middle_of_a_build_is_no_fault_of_the_source() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let daemon = scene.stage.bed.buildkit(0).peer();
+    daemon.kill9().await.unwrap();
+    scene.fabrique.logs(1, &["phase=Failed", "Infrastructure"]).await.unwrap();
+    let status = scene.stage.status("citation", &revision, "citation").await.unwrap().unwrap();
+    assert_eq!(status.state, "pending", "{status:?}");
+    daemon.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_is_down_delays_a_build_and_fails_nobody() {
+    let scene = Scene::set().await;
+    let registry = scene.stage.bed.registry().peer();
+    registry.kill9().await.unwrap();
+    let revision = scene.app.push("for later").await.unwrap();
+    scene.fabrique.logs(2, &["phase=Failed", "Infrastructure"]).await.unwrap();
+    assert_eq!(scene.fabrique.logged(&["phase=Failed", "Source"]), 0);
+    registry.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forge_that_is_down_at_commit_time_gets_the_commit_later_from_the_same_build() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let gitea = scene.stage.bed.gitea().peer();
+    gitea.kill9().await.unwrap();
+    scene.gate.open();
+    scene.fabrique.logs(2, &["looked in vain"]).await.unwrap();
+    gitea.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1);
+}
+
+/// Kills the forge while it holds our push, and starts it again.
+async fn killed_forge(moment: Moment) {
+    let scene = Scene::set().await;
+    let trap = scene.stage.trap(moment).unwrap();
+    let revision = scene.push_to_the_gate().await;
+    scene.gate.open();
+    trap.sprung().await.unwrap();
+    let gitea = scene.stage.bed.gitea().peer();
+    gitea.kill9().await.unwrap();
+    gitea.start_again().await.unwrap();
+    trap.open().unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forge_killed_before_it_moved_the_branch_is_pushed_to_again() {
+    killed_forge(Moment::BeforeTheUpdate).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forge_killed_after_it_moved_the_branch_is_read_back_and_not_pushed_to_again() {
+    killed_forge(Moment::AfterTheUpdate).await;
+}
+
+/// Refuses the write-back, sees it said and not hammered, lifts the refusal and sees it healed.
+async fn refused(refuse: impl AsyncFnOnce(&Stage), lift: impl AsyncFnOnce(&Stage), said: &str) {
+    let scene = Scene::set().await;
+    refuse(&scene.stage).await;
+    let pushes = || received(&scene.stage);
+    let before = pushes();
+    let revision = scene.app.push("refused").await.unwrap();
+    let status = scene.stage.status_becomes(&scene.app, &revision, "error").await.unwrap();
+    assert!(status.description.contains(said), "{status:?}");
+    let attempts = Settings::default().max_attempts as usize;
+    assert!(scene.fabrique.logged(&["needs a person", said]) <= attempts, "not hammered");
+    assert!(pushes() - before <= attempts, "not hammered: {} pushes", pushes() - before);
+    assert_eq!(scene.fabrique.logged(BUILDING), 1, "what is built is kept");
+    lift(&scene.stage).await;
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1);
+}
+
+/// How many pushes to `cluster/apps` the forge has seen.
+fn received(stage: &Stage) -> usize {
+    let log = stage.bed.gitea().peer().log_tail(usize::MAX);
+    let push = |line: &&str| line.contains("completed POST /cluster/apps.git/git-receive-pack");
+    log.lines().filter(push).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protected_branch_is_said_and_not_hammered_and_heals() {
+    let protections = "/repos/cluster/apps/branch_protections";
+    let protect = async |stage: &Stage| {
+        let body = json!({ "rule_name": "main", "enable_push": false });
+        stage.bed.gitea().api("POST", protections, Some(body)).await.unwrap();
+    };
+    let lift = async |stage: &Stage| {
+        stage.bed.gitea().api("DELETE", &format!("{protections}/main"), None).await.unwrap();
+    };
+    refused(protect, lift, "protected branch").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archived_apps_repository_is_said_and_not_hammered_and_heals() {
+    let archived = async |stage: &Stage, archived: bool| {
+        let body = json!({ "archived": archived });
+        stage.bed.gitea().api("PATCH", "/repos/cluster/apps", Some(body)).await.unwrap();
+    };
+    refused(
+        async |stage: &Stage| archived(stage, true).await,
+        async |stage: &Stage| archived(stage, false).await,
+        "archived",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deployer_without_its_right_is_said_and_not_hammered_and_heals() {
+    let grant = async |stage: &Stage, right: &str| {
+        stage.bed.gitea().add_collaborator("cluster", "apps", "fabrique-apps", right).await.unwrap();
+    };
+    refused(
+        async |stage: &Stage| grant(stage, "read").await,
+        async |stage: &Stage| grant(stage, "write").await,
+        "5 attempts: User permission denied for writing.",
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_token_is_said_and_not_hammered_and_heals() {
+    let scene = Scene::set().await;
+    let first = scene.app.push("first").await.unwrap();
+    scene.committed_once(&first).await;
+    // Gitea tells a token of a locked user from a revoked one as little as fabrique can.
+    let lock = async |locked: bool| {
+        let body = json!({ "source_id": 0, "login_name": "fabrique-apps", "prohibit_login": locked });
+        scene.stage.bed.gitea().api("PATCH", "/admin/users/fabrique-apps", Some(body)).await.unwrap();
+    };
+    lock(true).await;
+    let revision = scene.app.push("locked out").await.unwrap();
+    scene.fabrique.logs(3, &["looked in vain"]).await.unwrap();
+    // The third in a row is there after two whole waits at least, each half of the longest or more.
+    assert!(scene.fabrique.logged(&["looked in vain"]) <= 4, "not hammered");
+    lock(false).await;
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: takes each server away in turn for minutes"]
+async fn outages_of_every_server_in_turn_delay_and_never_lose() {
+    let scene = Scene::with(swept()).await;
+    let bed = &scene.stage.bed;
+    let peers = [bed.nats().peer(), bed.gitea().peer(), bed.registry().peer(), bed.buildkit(0).peer()];
+    for round in 0..5_u64 {
+        for peer in peers {
+            let revision = scene.app.push(&format!("{} {round}", peer.name())).await.unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(150 + 300 * round)).await;
+            peer.kill9().await.unwrap();
+            peer.start_again().await.unwrap();
+            scene.committed_once(&revision).await;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Many apps, many pushes, few slots.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use fabrique_bed::{GitRepo, wait_until};
+use fabrique_stage::{AppOptions, Gate, SampleApp, Settings, Stage};
+
+use crate::LONG;
+
+async fn app(stage: &Stage, name: &str) -> SampleApp {
+    SampleApp::create(stage, AppOptions::named(name)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_push_supersedes_with_every_slot_busy() {
+    let stage = crate::stage().await;
+    let fabrique = stage.all().await.unwrap();
+    let (busy, other) = (app(&stage, "busy").await, app(&stage, "other").await);
+    let gate = Gate::new();
+    let old = busy.push_steps(&gate.steps()).await.unwrap();
+    gate.reached().await.unwrap();
+    let waiting = other.push("waits for the only slot").await.unwrap();
+    fabrique.logs(1, &["decided", "app=other", "action=\"build\""]).await.unwrap();
+    let newest = busy.push_steps("COPY message /message").await.unwrap();
+    // The gate stays shut: only a supersede ends the first build.
+    stage.committed_once(&busy, &newest).await.unwrap();
+    stage.committed_once(&other, &waiting).await.unwrap();
+    let status = stage.status_becomes(&busy, &old, "error").await.unwrap();
+    assert!(status.description.contains(&newest[..12]), "{status:?}");
+    assert_eq!(stage.image_commits("busy").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_daemons_build_two_apps_at_once() {
+    let stage = crate::started(Stage::builder().builders(2)).await;
+    let _fabrique = stage.all().await.unwrap();
+    let (one, two) = (app(&stage, "one").await, app(&stage, "two").await);
+    let gates = [Gate::new(), Gate::new()];
+    let first = one.push_steps(&gates[0].steps()).await.unwrap();
+    let second = two.push_steps(&gates[1].steps()).await.unwrap();
+    for gate in &gates {
+        gate.reached().await.unwrap();
+    }
+    for gate in &gates {
+        gate.open();
+    }
+    stage.committed_once(&one, &first).await.unwrap();
+    stage.committed_once(&two, &second).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_push_of_a_stream_is_lost_between_two_workers() {
+    let stage = crate::stage().await;
+    let _workers = [stage.worker().await.unwrap(), stage.worker().await.unwrap()];
+    let _receiver = stage.receiver().await.unwrap();
+    let app = app(&stage, "citation").await;
+    let mut newest = String::new();
+    for number in 0..12_u64 {
+        newest = app.push(&format!("push {number}")).await.unwrap();
+        // Spread over the length of a build, so that some wakes meet a claim and some a release.
+        tokio::time::sleep(Duration::from_millis(37 * (number % 8))).await;
+    }
+    // No sweep helps here: the last wake alone has to do it.
+    stage.committed_once(&app, &newest).await.unwrap();
+}
+
+/// Registers `count` apps of one repository in one commit, each a file of its own in `scratch`, and pushes
+/// their sources in one commit before.
+async fn crowd(stage: &Stage, count: usize, branch: &str) -> GitRepo {
+    let source = stage.create_source("atlas", "crowd", false).await.unwrap();
+    let apps = stage.clone_apps().await.unwrap();
+    for number in 0..count {
+        let folder = format!("app-{number}");
+        source.write(&format!("{folder}/Dockerfile"), "FROM scratch\nCOPY name /name\n").await.unwrap();
+        source.write(&format!("{folder}/name"), &folder).await.unwrap();
+        let name = format!("{branch}-{number}");
+        let image = format!("{}/{name}", stage.bed.registry().host());
+        let registration = format!(
+            "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: {name} }}\nspec:\n  source: {{ repo: atlas/crowd, branch: {branch} }}\n  image: {image}\n  build: {{ context: {folder} }}\n"
+        );
+        apps.write(&format!("apps/{name}/app.yaml"), registration).await.unwrap();
+    }
+    source.commit("Add the crowd").await.unwrap();
+    source.push().await.unwrap();
+    apps.commit("Register the crowd").await.unwrap();
+    // Fabrique writes there too.
+    wait_until("the crowd's registrations to be pushed", LONG, || async {
+        apps.git(&["pull", "--quiet", "--rebase"]).await.unwrap();
+        apps.push().await.ok()
+    })
+    .await
+    .unwrap();
+    source
+}
+
+/// Pushes to `busy` every second until `done`, and returns how often.
+async fn pushing(busy: &SampleApp, done: impl Future<Output = ()>) -> usize {
+    let finished = Cell::new(false);
+    let pushing = async {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        let mut pushes = 0;
+        while !finished.get() {
+            ticks.tick().await;
+            busy.push(&format!("push {pushes}")).await.unwrap();
+            pushes += 1;
+        }
+        pushes
+    };
+    let (pushes, ()) = tokio::join!(pushing, async {
+        done.await;
+        finished.set(true);
+    });
+    pushes
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_pushed_every_second_starves_none_of_two_hundred() {
+    const CROWD: usize = 200;
+    let stage = crate::stage().await;
+    let fabrique = stage.all().await.unwrap();
+    stage.hook("cluster", "apps").await.unwrap();
+    let busy = app(&stage, "busy").await;
+    let started = Instant::now();
+    // Their branch does not exist, so that each needs a look and no build.
+    let crowd = crowd(&stage, CROWD, "later");
+    let looked = async {
+        crowd.await;
+        wait_until("every app of the crowd to be looked at", LONG, || async {
+            (fabrique.logged(&["decided", "app=later-", "action=\"nothing\""]) >= CROWD).then_some(())
+        })
+        .await
+        .unwrap();
+    };
+    let pushes = pushing(&busy, looked).await;
+    assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
+    let newest = busy.push("the last").await.unwrap();
+    stage.committed_once(&busy, &newest).await.unwrap();
+    let looks = fabrique.logged(&["decided", "app=later-"]);
+    assert!(looks <= CROWD + CROWD / 10, "{looks} looks at {CROWD} apps with nothing to do");
+    assert!(pushes > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: two hundred builds through one slot take minutes"]
+async fn an_app_pushed_every_second_starves_none_of_two_hundred_builds() {
+    const CROWD: usize = 200;
+    let stage = crate::started(Stage::builder().settings(Settings::default())).await;
+    let fabrique = stage.all().await.unwrap();
+    stage.hook("cluster", "apps").await.unwrap();
+    let busy = app(&stage, "busy").await;
+    let crowd = crowd(&stage, CROWD, "main");
+    let built = async {
+        crowd.await;
+        wait_until("every app of the crowd to be built", Duration::from_mins(10), || async {
+            (fabrique.logged(&["phase=Committed", "main-"]) >= CROWD).then_some(())
+        })
+        .await
+        .unwrap();
+    };
+    let pushes = pushing(&busy, built).await;
+    let newest = busy.push("the last").await.unwrap();
+    stage.committed_once(&busy, &newest).await.unwrap();
+    let builds = fabrique.logged(&["phase=Building", "build=main-"]);
+    assert_eq!(builds, CROWD, "each of the crowd is built once");
+    assert!(stage.image_commits("busy").await.unwrap().len() <= pushes + 1);
+}
