@@ -70,9 +70,11 @@ impl Steps {
         name: &'static str,
         doing: impl Future<Output = Result<T>>,
     ) -> Result<T, Stopped> {
+        // Ctrl-C also ends the command that a step may be running: that is no failure of the step.
         tokio::select! {
-            outcome = Box::pin(doing) => outcome.map_err(|error| Stopped::failed(name, error)),
+            biased;
             () = self.interrupt.cancelled() => Err(Stopped::Interrupted),
+            outcome = Box::pin(doing) => outcome.map_err(|error| Stopped::failed(name, error)),
         }
     }
 }
@@ -93,7 +95,11 @@ pub(crate) async fn run(screen: Screen, base: Option<&str>, stays: bool) -> Resu
     let told = Box::pin(play(&steps, &stage, base, stays)).await;
     let stopped = stage.bed.stop().await;
     told?;
-    stopped.map_err(|error| Stopped::failed("stop", error))
+    stopped.map_err(|error| Stopped::failed("stop", error))?;
+    if stays {
+        screen.text("everything is stopped")?;
+    }
+    Ok(())
 }
 
 /// Starts fabrique, tells the story, and stops fabrique.

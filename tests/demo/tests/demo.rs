@@ -201,6 +201,7 @@ async fn with_a_terminal_it_stays_up_until_it_is_interrupted() {
     let status = tokio::time::timeout(LONG, demo.child.wait()).await.unwrap().unwrap();
 
     assert_eq!(status.code(), Some(0), "{}", demo.shown());
+    demo.shows("everything is stopped").await;
     assert_eq!(leftovers(pid), Vec::<PathBuf>::new());
 }
 
