@@ -24,6 +24,10 @@ bed:
 test *ARGS: bed
     cargo test --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
 
+# Run every journey and fault, the long ones too, TIMES times in a row
+soak TIMES="3": bed
+    for round in $(seq {{ TIMES }}); do echo "soak: round $round of {{ TIMES }}"; cargo test --locked --package fabrique --test journeys -- --include-ignored; done
+
 # Measure fabrique beside bare tools and a script, release build, some minutes; ARGS: --rounds N, --only FIGURE, --json FILE
 bench *ARGS: bed
     cargo build --release --locked --quiet --package fabrique --package fabrique-bench
