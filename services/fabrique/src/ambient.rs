@@ -1,5 +1,6 @@
 //! The clock and randomness of the process: the only place that draws them.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fabrique_core::time::Timestamp;
@@ -34,7 +35,10 @@ pub(crate) fn now() -> Timestamp {
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A new ULID, lowercase.
+/// A new ULID, lowercase; of two, the later one is the larger, even within a millisecond.
 pub(crate) fn ulid() -> String {
-    ulid::Ulid::generate().to_string().to_ascii_lowercase()
+    static GENERATOR: Mutex<ulid::Generator> = Mutex::new(ulid::Generator::new());
+    let mut generator = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let ulid = generator.generate().unwrap_or_else(|overflow| overflow.commit_overflow_increment());
+    ulid.to_string().to_ascii_lowercase()
 }

@@ -9,7 +9,9 @@ use crate::cli::{Global, LogFormat};
 
 /// Starts logging. Once per process.
 pub(crate) fn start(global: &Global) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&global.log).with_context(|| format!("--log {:?}", global.log))?;
+    // The bus's client tells every connection as news; what matters of it is told by the adapter.
+    let directives = format!("async_nats=off,{}", global.log);
+    let filter = EnvFilter::try_new(directives).with_context(|| format!("--log {:?}", global.log))?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Colours in a file or a pipe only get in the way of whoever searches it.
     let subscriber = subscriber.with_ansi(std::io::stderr().is_terminal());

@@ -149,10 +149,13 @@ impl Fold<'_> {
                 self.row(event.at, "delivery", line(event).text);
                 self.row(event.at, "wake", format!("{} is to be looked at", self.app));
             }
-            EventBody::Decision { app, target: Some(target), .. }
+            EventBody::Decision { app, target: Some(target), action, reason }
                 if app == self.app && target == self.revision =>
             {
                 self.row(event.at, "decision", line(event).text);
+                if action == "nothing" && self.commits.is_empty() {
+                    self.not_committed(event.at, reason.clone());
+                }
             }
             EventBody::Build { app, build, revision, phase }
                 if app == self.app && revision == self.revision =>
@@ -204,10 +207,14 @@ impl Fold<'_> {
             BuildPhase::NotCommitted { .. } | BuildPhase::Failed { .. } | BuildPhase::Superseded { .. } => {
                 let why = phase_text(phase);
                 self.row(at, "build", why.clone());
-                let after = self.offset(at);
-                self.end = Some(End::NotCommitted { why, after });
+                self.not_committed(at, why);
             }
         }
+    }
+
+    fn not_committed(&mut self, at: Timestamp, why: String) {
+        let after = self.offset(at);
+        self.end = Some(End::NotCommitted { why, after });
     }
 
     fn committed(&mut self, at: Timestamp, digest: Digest) {
@@ -252,7 +259,7 @@ impl Operator {
             }
             let ends = matches!(
                 seen.last().map(|e| &e.body),
-                Some(EventBody::Build { .. } | EventBody::Commit { .. })
+                Some(EventBody::Build { .. } | EventBody::Commit { .. } | EventBody::Decision { .. })
             );
             if ends && Timeline::fold(app, revision, pushed, seen.iter().cloned()).end.is_some() {
                 break;
@@ -400,6 +407,19 @@ mod tests {
         assert_eq!(
             shown.lines().last().unwrap(),
             "not committed citation 1b1d1b1d1b1d after 0.9 s: failed (source): exit code 2"
+        );
+    }
+
+    #[test]
+    fn a_push_that_needs_nothing_ends_with_its_reason() {
+        let this = revision("1b1d");
+        let (target, reason) = (Some(this.clone()), "no watched path changed since aaaaaaaaaaaa".to_owned());
+        let nothing = EventBody::Decision { app: app(), target, action: "nothing".to_owned(), reason };
+        let timeline = fold(vec![delivery(220, &this), event(300, nothing)]);
+        let shown = timeline.to_string();
+        assert_eq!(
+            shown.lines().last().unwrap(),
+            "not committed citation 1b1d1b1d1b1d after 0.3 s: no watched path changed since aaaaaaaaaaaa"
         );
     }
 
