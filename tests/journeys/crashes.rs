@@ -130,6 +130,22 @@ async fn a_worker_killed_with_its_commit_in_flight_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_killed_alone_leaves_a_push_behind_that_comes_too_late() {
+    let scene = Scene::set().await;
+    let trap = scene.stage.trap(Moment::BeforeTheUpdate).unwrap();
+    let revision = scene.push_to_the_gate().await;
+    scene.gate.open();
+    trap.sprung().await.unwrap();
+    // Its git goes on: nobody is there to end it.
+    scene.worker.kill9_alone().unwrap();
+    let _second = scene.taken_over(&revision).await;
+    trap.open().unwrap();
+    let next = scene.app.push("after").await.unwrap();
+    scene.stage.committed_once(&scene.app, &next).await.unwrap();
+    assert_eq!(scene.stage.image_commits("citation").await.unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_between_the_commit_and_its_acknowledgement_is_replaced() {
     let scene = Scene::set().await;
     let trap = scene.stage.trap(Moment::AfterTheUpdate).unwrap();

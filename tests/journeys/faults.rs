@@ -104,6 +104,38 @@ async fn a_build_that_ends_while_the_bus_is_down_is_committed_when_it_is_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_bus_that_hangs_longer_than_a_lease_stops_the_build_and_has_it_done_again() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let nats = scene.stage.bed.nats().peer();
+    nats.pause().unwrap();
+    // Another worker might be at it from then on.
+    scene.fabrique.logs(1, &["the lease counts as lost"]).await.unwrap();
+    nats.resume().unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bus_that_lost_everything_is_filled_again_and_nothing_is_deployed_twice() {
+    let scene = Scene::with(swept()).await;
+    let first = scene.app.push("first").await.unwrap();
+    scene.committed_once(&first).await;
+    let builds = scene.fabrique.logged(BUILDING);
+    let nats = scene.stage.bed.nats().peer();
+    nats.kill9().await.unwrap();
+    std::fs::remove_dir_all(scene.stage.bed.folder().join("nats/jetstream")).unwrap();
+    nats.start_again().await.unwrap();
+    // Streams are made at the start only, where an operator reads what was missing.
+    scene.fabrique.peer.kill9().await.unwrap();
+    scene.fabrique.peer.start_again().await.unwrap();
+    let second = scene.app.push("second").await.unwrap();
+    scene.committed_once(&second).await;
+    let commits = scene.stage.image_commits("citation").await.unwrap();
+    assert_eq!(commits.len(), 2, "{commits:#?}");
+    assert_eq!(scene.fabrique.logged(BUILDING), builds + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_build_daemon_that_is_killed_in_the_middle_of_a_build_is_no_fault_of_the_source() {
     let scene = Scene::set().await;
     let revision = scene.push_to_the_gate().await;
@@ -113,6 +145,17 @@ async fn a_build_daemon_that_is_killed_in_the_middle_of_a_build_is_no_fault_of_t
     let status = scene.stage.status("citation", &revision, "citation").await.unwrap().unwrap();
     assert_eq!(status.state, "pending", "{status:?}");
     daemon.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_daemon_that_hangs_in_the_middle_of_a_build_is_given_up() {
+    let scene = Scene::with(Settings { silence: "12s".to_owned(), ..Settings::default() }).await;
+    let revision = scene.push_to_the_gate().await;
+    let daemon = scene.stage.bed.buildkit(0).peer();
+    daemon.pause().unwrap();
+    scene.fabrique.logs(1, &["phase=Failed", "Infrastructure"]).await.unwrap();
+    daemon.resume().unwrap();
     scene.committed_once(&revision).await;
 }
 
@@ -137,6 +180,19 @@ async fn a_forge_that_is_down_at_commit_time_gets_the_commit_later_from_the_same
     scene.gate.open();
     scene.fabrique.logs(2, &["looked in vain"]).await.unwrap();
     gitea.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forge_that_hangs_at_commit_time_gets_the_commit_later_from_the_same_build() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let gitea = scene.stage.bed.gitea().peer();
+    gitea.pause().unwrap();
+    scene.gate.open();
+    scene.fabrique.logs(1, &["phase=Pushed"]).await.unwrap();
+    gitea.resume().unwrap();
     scene.committed_once(&revision).await;
     assert_eq!(scene.fabrique.logged(BUILDING), 1);
 }

@@ -66,7 +66,8 @@ async fn a_binding_that_fits_nowhere_or_twice_or_not_safely_stops_its_app_alone(
     for ((app, file), words) in spoiled.iter().zip(words) {
         let revision = app.push("first").await.unwrap();
         let status = stage.status_becomes(app, &revision, "error").await.unwrap();
-        assert!(status.description.starts_with(file.as_str()), "{status:?}");
+        let told = format!("built, not deployed: {file}");
+        assert!(status.description.starts_with(&told), "{status:?}");
         let reason = stage.decided(&app.options.name, words).await.unwrap();
         assert!(reason.contains(file.as_str()), "{reason}");
         assert_eq!(stage.composition(&app.options.name).await.unwrap(), None);

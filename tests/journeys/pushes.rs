@@ -124,7 +124,8 @@ async fn a_branch_that_does_not_exist_is_said_and_built_once_it_does() {
     person_rewrites(&stage, "apps/citation/app.yaml", |text| text + "# touched\n").await;
     stage.settled("citation", since).await.unwrap();
     assert_eq!(stage.composition("citation").await.unwrap().unwrap().revision, revision);
-    assert_eq!(stage.builds("citation").await.unwrap().len(), 1);
+    let commits = stage.image_commits("citation").await.unwrap();
+    assert_eq!(commits.len(), 1, "{commits:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -178,7 +178,7 @@ async fn a_binding_that_a_person_changed_stops_the_environment_until_it_is_repai
 
     let second = scene.settles_after(async { app.push("second").await.unwrap() }).await;
     let status = stage.status_becomes(app, &second, "error").await.unwrap();
-    assert!(status.description.starts_with(&format!("{PATCH}:12: ")), "file and line first: {status:?}");
+    assert!(status.description.starts_with(&format!("{PATCH}:11: ")), "file and line first: {status:?}");
     let reason = stage.decided("citation", &forged).await.unwrap();
     assert!(reason.contains(&deployed.digest), "found and expected: {reason}");
     assert_eq!(stage.bed.gitea().head("cluster", "apps", "main").await.unwrap(), head, "nothing is written");

@@ -112,6 +112,9 @@ impl Adapters {
             if registry.bases.is_empty() { registry.allowed.clone() } else { registry.bases.clone() };
         config.permitted_hosts.clone_from(&section.permitted_hosts);
         config.secrets_dir.clone_from(&section.secrets_dir);
+        if let Some(silence) = section.silence {
+            config.patience.silence = silence;
+        }
         if section.provenance {
             config.provenance = Provenance::Min;
         }

@@ -151,6 +151,7 @@ async fn renew(
                 tracing::warn!(%app, %error, "the lease could not be renewed");
                 // Others may judge it dead from about now on: what goes on here is wasted.
                 if renewed.elapsed() >= lease {
+                    tracing::warn!(%app, "the lease counts as lost");
                     lost.cancel();
                     return;
                 }

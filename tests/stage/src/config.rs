@@ -25,6 +25,8 @@ pub struct Settings {
     pub patience: String,
     /// How long running work may go on after SIGTERM.
     pub grace: String,
+    /// How long a build daemon may give no sign of life.
+    pub silence: String,
     /// Attach provenance attestations.
     pub provenance: bool,
     /// Where build secrets lie.
@@ -43,6 +45,7 @@ impl Default for Settings {
             sweep_every: "1h".to_owned(),
             patience: "10s".to_owned(),
             grace: "10s".to_owned(),
+            silence: "1m".to_owned(),
             provenance: false,
             secrets_dir: None,
         }
@@ -97,7 +100,7 @@ pub(crate) fn write(
     }
     let registry = bed.registry().host();
     writeln!(text, "registry:\n  allowed: [\"{registry}\"]\n  plain_http: [\"{registry}\"]")?;
-    writeln!(text, "buildkit:\n  provenance: {}", settings.provenance)?;
+    writeln!(text, "buildkit:\n  provenance: {}\n  silence: {}", settings.provenance, settings.silence)?;
     if let Some(dir) = &settings.secrets_dir {
         writeln!(text, "  secrets_dir: {}", dir.display())?;
     }

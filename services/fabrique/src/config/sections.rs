@@ -182,6 +182,9 @@ pub(crate) struct BuildkitSection {
     pub(crate) secrets_dir: Option<PathBuf>,
     /// Attach a provenance attestation (`mode=min`), which makes every digest an index's.
     pub(crate) provenance: bool,
+    /// How long a daemon may give no sign of life during a build; a minute when absent. It gives one every 5 s.
+    #[serde(with = "humantime_serde::option")]
+    pub(crate) silence: Option<Duration>,
     /// mTLS with the daemons.
     pub(crate) tls: TlsSection,
 }
