@@ -1,6 +1,10 @@
 //! Comparing revisions of one repository, each pair at most once.
+//!
+//! Two commits stand to each other as they do for ever, so what was found is kept from look to look: the guard
+//! at a commit asks what the decision to build asked a moment before, and a sweep asks what the one before did.
 
 use std::collections::HashMap;
+use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 
 use fabrique_core::id::{RepoName, Revision};
 use fabrique_core::relation::{Relation, Watched};
@@ -9,21 +13,46 @@ use fabrique_ports::PortResult;
 use fabrique_ports::source::{ChangedPaths, SourceHistory};
 use tokio::sync::Mutex;
 
+use crate::recent::Recent;
 use crate::watch::WatchedPaths;
 
+/// Comparisons that are kept, of each kind: some MiB, and enough for some thousand apps.
+const KEPT: usize = 8192;
+/// A longer list of paths is not kept.
+const FEW_PATHS: usize = 100;
+
 type Pair = (Revision, Revision);
+type Place = (RepoName, Revision, Revision);
+
+/// What all looks found so far.
+pub(crate) struct Known {
+    relations: StdMutex<Recent<Place, Relation>>,
+    changes: StdMutex<Recent<Place, ChangedPaths>>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let (relations, changes) = (Recent::new(KEPT / 2), Recent::new(KEPT / 2));
+        Self { relations: StdMutex::new(relations), changes: StdMutex::new(changes) }
+    }
+}
+
+fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The comparisons made while one app is looked at.
 pub(crate) struct Comparison<'a> {
     source: &'a dyn SourceHistory,
     repo: &'a RepoName,
+    known: &'a Known,
     relations: Mutex<HashMap<Pair, Relation>>,
     changes: Mutex<HashMap<Pair, ChangedPaths>>,
 }
 
 impl<'a> Comparison<'a> {
-    pub(crate) fn new(source: &'a dyn SourceHistory, repo: &'a RepoName) -> Self {
-        Self { source, repo, relations: Mutex::default(), changes: Mutex::default() }
+    pub(crate) fn new(source: &'a dyn SourceHistory, repo: &'a RepoName, known: &'a Known) -> Self {
+        Self { source, repo, known, relations: Mutex::default(), changes: Mutex::default() }
     }
 
     /// Where `to` stands as seen from `from`.
@@ -31,13 +60,22 @@ impl<'a> Comparison<'a> {
         if from == to {
             return Ok(Relation::Same);
         }
-        let mut known = self.relations.lock().await;
+        let mut relations = self.relations.lock().await;
         let pair = (from.clone(), to.clone());
-        if let Some(relation) = known.get(&pair) {
+        if let Some(relation) = relations.get(&pair) {
             return Ok(*relation);
         }
-        let relation = self.source.relation(self.repo, from, to).await?;
-        known.insert(pair, relation);
+        let place = self.place(from, to);
+        let known = lock(&self.known.relations).get(&place);
+        let relation = match known {
+            Some(relation) => relation,
+            None => self.source.relation(self.repo, from, to).await?,
+        };
+        // A revision that is missing now may be there at the next look.
+        if relation != Relation::Unknown {
+            lock(&self.known.relations).insert(place, relation);
+        }
+        relations.insert(pair, relation);
         Ok(relation)
     }
 
@@ -60,13 +98,25 @@ impl<'a> Comparison<'a> {
     }
 
     async fn changed(&self, from: &Revision, to: &Revision) -> PortResult<ChangedPaths> {
-        let mut known = self.changes.lock().await;
+        let mut changes = self.changes.lock().await;
         let pair = (from.clone(), to.clone());
-        if let Some(paths) = known.get(&pair) {
+        if let Some(paths) = changes.get(&pair) {
             return Ok(paths.clone());
         }
-        let paths = self.source.changed_paths(self.repo, from, to).await?;
-        known.insert(pair, paths.clone());
+        let place = self.place(from, to);
+        let known = lock(&self.known.changes).get(&place);
+        let paths = match known {
+            Some(paths) => paths,
+            None => self.source.changed_paths(self.repo, from, to).await?,
+        };
+        if matches!(&paths, ChangedPaths::These(paths) if paths.len() <= FEW_PATHS) {
+            lock(&self.known.changes).insert(place, paths.clone());
+        }
+        changes.insert(pair, paths.clone());
         Ok(paths)
+    }
+
+    fn place(&self, from: &Revision, to: &Revision) -> Place {
+        (self.repo.clone(), from.clone(), to.clone())
     }
 }

@@ -24,7 +24,7 @@ use fabrique_ports::source::SourceHistory;
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 
 use crate::apps::Apps;
-use crate::compare::Comparison;
+use crate::compare::{Comparison, Known};
 use crate::watch::WatchedPaths;
 
 /// Gathers views from the ports.
@@ -35,6 +35,7 @@ pub struct Observer {
     registry: Arc<dyn Registry>,
     records: Arc<dyn Records>,
     policy: Policy,
+    known: Arc<Known>,
 }
 
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
@@ -57,13 +58,23 @@ impl Observer {
         records: Arc<dyn Records>,
         policy: Policy,
     ) -> Self {
-        Self { forge, source, registry, records, policy }
+        Self { forge, source, registry, records, policy, known: Arc::default() }
     }
 
     /// The bounds that views carry.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Brings within reach what a look at `app` is going to need, for a caller that waits for something else
+    /// meanwhile: the history up to the branch's head. What goes wrong here shows again in the look.
+    pub async fn warm_up(&self, app: &App) {
+        let head = self.forge.branch_head(&app.source.repo, &app.source.branch).await;
+        let Ok(BranchHead::At(head)) = head else { return };
+        if let Err(error) = self.source.commit_time(&app.source.repo, &head).await {
+            tracing::debug!(app = %app.name, %error, "the history was not fetched ahead");
+        }
     }
 
     /// Everything the decision about `app` reads. Costs one request to the forge when the head is what is
@@ -189,6 +200,7 @@ impl Observer {
 /// One gathering: the app, the state it is seen in, and comparisons made at most once each.
 struct Gathering<'a> {
     app: &'a App,
+    base: &'a Revision,
     tree: &'a Tree,
     heads: Vec<EnvironmentHead>,
     memory: &'a Memory,
@@ -206,9 +218,10 @@ impl<'a> Gathering<'a> {
         now: Timestamp,
     ) -> PortResult<Self> {
         let image_paths = WatchedPaths::of_image(app).map_err(|e| bad_glob(app, &e))?;
-        let comparison = Comparison::new(observer.source.as_ref(), &app.source.repo);
+        let comparison = Comparison::new(observer.source.as_ref(), &app.source.repo, &observer.known);
         Ok(Self {
             app,
+            base: &apps.commit,
             tree: &apps.tree,
             heads: head::observe(&apps.tree, app),
             memory,
@@ -235,7 +248,7 @@ impl<'a> Gathering<'a> {
         let broken = seen.is_some_and(|h| h.composition.is_ok() && matches!(h.bindings, Bindings::Broken(_)));
         let mut image = self.image(environment, &composition, candidate, key).await?;
         let mut infra = self.infra(environment, &composition, head).await?;
-        infra.trouble = trouble.clone().filter(|_| !broken);
+        infra.trouble = trouble.clone().filter(|_| !broken).or(infra.trouble);
         image.trouble = trouble;
         Ok(EnvironmentView { name: environment.name.clone(), image, infra })
     }
@@ -296,7 +309,11 @@ impl<'a> Gathering<'a> {
         };
         Ok(InfraView {
             follows_head: matches!(environment.infra, InfraFrom::Head(_)),
-            trouble: None,
+            trouble: remembered
+                .refused
+                .as_ref()
+                .filter(|refused| refused.revision == *head && refused.base == *self.base)
+                .map(|refused| refused.why.clone()),
             hold: in_force(composition.infra.hold.as_ref(), self.now),
             step,
             taken_back: self

@@ -10,6 +10,7 @@
 mod apps;
 mod compare;
 mod gather;
+mod recent;
 pub mod watch;
 
 pub use apps::{Apps, AppsReader};
