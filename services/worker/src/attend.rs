@@ -132,15 +132,8 @@ impl Attendance {
     }
 
     async fn work(&mut self, name: &AppName) -> PortResult<Leave> {
-        let apps = self.shop.apps.read().await?;
-        let Some(app) = apps.registrations.apps.get(name) else {
-            return self.unregistered(name).await;
-        };
-        settle(&self.shop.ports, &self.shop.config.apps_repo, app, &apps, &self.memory, self.lease.token())
-            .await?;
-        let mut apps = Arc::clone(&apps);
         let mut said = None;
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
             if self.lease.lost().is_cancelled() {
                 return Ok(Leave::Lost);
             }
@@ -150,7 +143,15 @@ impl Attendance {
             // Noted before anything is read: a wake that comes later makes the app due again.
             let (noted, trace) = self.shop.board.wanted(name);
             self.trace = trace.or(self.trace.take());
-            let Some(app) = apps.registrations.apps.get(name) else { return Ok(Leave::Done(noted)) };
+            let apps = if look == 0 { self.first_read(name).await? } else { self.shop.apps.read().await? };
+            let Some(app) = apps.registrations.apps.get(name) else {
+                return self.unregistered(name, noted).await;
+            };
+            if look == 0 {
+                let token = self.lease.token();
+                let config = &self.shop.config;
+                settle(&self.shop.ports, &config.apps_repo, app, &apps, &self.memory, token).await?;
+            }
             let (view, decision) = self.look(app, &apps).await?;
             if said.as_ref() != Some(&decision) {
                 self.announce(name, &view, &decision);
@@ -160,12 +161,23 @@ impl Attendance {
                 Next::Leave(leave) => return Ok(leave),
             }
             said = Some(decision);
-            apps = self.shop.apps.read().await?;
         }
         // Nothing settles what this decision and its outcome disagree about: back off, and let others go first.
         let message = format!("{LOOKS} looks at {name} in a row led nowhere");
         let error = PortError::new(Peer::Git, Fault::Transient, message);
         Ok(Leave::Undone(Left::Troubled(error)))
+    }
+
+    /// Reads the registrations. After a push there is news of the source too, which is fetched meanwhile.
+    async fn first_read(&self, name: &AppName) -> PortResult<Arc<Apps>> {
+        let known = self.shop.apps.last_read().filter(|_| self.trace.is_some());
+        let warm_up = async {
+            if let Some(app) = known.as_ref().and_then(|apps| apps.registrations.apps.get(name)) {
+                self.shop.observer.warm_up(app).await;
+            }
+        };
+        let (apps, ()) = tokio::join!(self.shop.apps.read(), warm_up);
+        apps
     }
 
     async fn look(&self, app: &App, apps: &Apps) -> PortResult<(View, Decision)> {
@@ -304,17 +316,19 @@ impl Attendance {
         }
     }
 
-    /// A decision to commit that the guard or a plan refuses would be taken again at once: it is kept as a
-    /// failure, so that it backs off and shows.
+    /// A decision to commit that the guard or a plan refuses would be taken again at once. That of an image is
+    /// kept as a failure, so that it backs off and shows; that of an overlay the committer has noted, so that
+    /// the other channel goes on.
     async fn nothing_written(&self, image: Option<&Image>, refused: &[Refused]) -> PortResult<()> {
-        let Some((environment, channel, verdict)) =
-            refused.iter().find(|(_, _, verdict)| matches!(verdict, Verdict::Trouble(_)))
-        else {
-            return Ok(());
-        };
-        let why = format!("{environment} ({channel}): {verdict}");
-        self.warn(&why);
-        self.fail(image, FailureKind::Infrastructure, &why).await
+        for (environment, channel, verdict) in refused {
+            let Verdict::Trouble(why) = verdict else { continue };
+            let why = format!("{environment} ({channel}): {why}");
+            self.warn(&why);
+            if *channel == Channel::Image {
+                return self.fail(image, FailureKind::Infrastructure, &why).await;
+            }
+        }
+        Ok(())
     }
 
     async fn fail(&self, image: Option<&Image>, kind: FailureKind, message: &str) -> PortResult<()> {
@@ -341,8 +355,7 @@ impl Attendance {
     }
 
     /// An app that is not registered (any more): whatever it was doing is over.
-    async fn unregistered(&self, name: &AppName) -> PortResult<Leave> {
-        let (noted, _) = self.shop.board.wanted(name);
+    async fn unregistered(&self, name: &AppName, noted: Generation) -> PortResult<Leave> {
         tracing::info!(app = %name, "not registered, nothing to do");
         self.memory
             .update(|memory| {

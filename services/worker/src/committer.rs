@@ -3,8 +3,8 @@
 //!
 //! While one push is under way, others wait and then share the next: one commit each, chained, at most
 //! five, because Gitea lists no more in its webhook and Argo CD reads the changed files from that list.
-//! Each round reads the branch, then the heads, judges by the guard, plans on the tree of that very base
-//! and pushes only if the branch is still there. After a refusal all of it is done again.
+//! Each round takes a state of the branch, then reads the heads, judges by the guard, plans on the tree of
+//! that very base and pushes only if the branch is still there. After a refusal all of it is done again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Committer {
         ambient: Arc<dyn Ambient>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (send, receive) = mpsc::channel(QUEUE);
-        (Self(send), Rounds { ports, observer, apps, apps_repo, ambient }.run(receive))
+        (Self(send), Rounds { ports, observer, apps, apps_repo, ambient, overtaken: None }.run(receive))
     }
 
     /// Writes, and waits for the outcome.
@@ -104,6 +104,8 @@ struct Rounds {
     apps: Arc<AppsReader>,
     apps_repo: RepoName,
     ambient: Arc<dyn Ambient>,
+    /// The base of the last push: whatever came of it, the branch is not expected there any more.
+    overtaken: Option<Revision>,
 }
 
 /// A job with what would be written for it on the tree of this round.
@@ -113,7 +115,7 @@ struct Planning {
 }
 
 impl Rounds {
-    async fn run(self, mut queue: mpsc::Receiver<Job>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
         let mut jobs = Vec::new();
         while queue.recv_many(&mut jobs, MAX_COMMITS).await > 0 {
             let mut waiting: Vec<Job> = std::mem::take(&mut jobs);
@@ -131,15 +133,20 @@ impl Rounds {
     }
 
     /// One attempt. Returns the jobs that have to be tried again.
-    async fn round(&self, jobs: Vec<Job>, round: u32) -> Vec<Job> {
-        let apps = match self.apps.read().await {
-            Ok(apps) => apps,
+    async fn round(&mut self, jobs: Vec<Job>, round: u32) -> Vec<Job> {
+        let (apps, guessed) = match self.base(round).await {
+            Ok(base) => base,
             Err(error) => return answer_all(jobs, &error),
         };
         let (planned, mut later) = self.plan(jobs, &apps).await;
         let (writing, idle): (Vec<_>, Vec<_>) =
             planned.into_iter().partition(|p| !p.proposal.staged.is_empty());
-        join_all(idle.into_iter().map(|planning| self.finish(planning, &[]))).await;
+        if guessed {
+            // Without a push nothing confirms what they were judged on.
+            later.extend(idle.into_iter().map(|planning| planning.job));
+        } else {
+            join_all(idle.into_iter().map(|planning| self.finish(planning, &[]))).await;
+        }
         if writing.is_empty() {
             return later;
         }
@@ -151,7 +158,19 @@ impl Rounds {
             }
         };
         later.extend(self.push(&prepared, writing, round).await);
+        self.overtaken = Some(apps.commit.clone());
         later
+    }
+
+    /// The state to write on, and whether it is a guess: a first attempt takes what was read last, usually a
+    /// moment ago. Where that is outdated the lease of the push refuses it, and the next attempt asks the forge.
+    /// What this committer has pushed onto is outdated for certain.
+    async fn base(&self, round: u32) -> PortResult<(Arc<Apps>, bool)> {
+        let known = self.apps.last_read().filter(|apps| Some(&apps.commit) != self.overtaken.as_ref());
+        match known.filter(|_| round == 1) {
+            Some(apps) => Ok((apps, true)),
+            None => Ok((self.apps.read().await?, false)),
+        }
     }
 
     /// Plans as many jobs as fit in one push, chained; the others wait for the next.
@@ -195,7 +214,12 @@ impl Rounds {
                     }
                     None => self.observer.infra_candidate(app, apps, &memory, now).await?,
                 };
-                propose(self.ports.source.as_ref(), tree, app, image.as_ref(), &view, (&memory, now)).await
+                let source = self.ports.source.as_ref();
+                let mut proposal = propose(source, tree, app, image.as_ref(), &view, (&memory, now)).await?;
+                if let Some(head) = &view.head {
+                    proposal.keep_refused_copies(head, &apps.commit);
+                }
+                Ok(proposal)
             }
             Task::ReleaseHolds => {
                 let channels = |environment: &Environment| {
@@ -299,6 +323,9 @@ impl Rounds {
                     let channel = memory.channel_mut(environment, *channel);
                     let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
                     channel.committed = Some(Committed { commit, ..committed.clone() });
+                }
+                for (environment, copy) in &proposal.refused_copies {
+                    memory.channel_mut(environment, Channel::Infra).refused = Some(copy.clone());
                 }
                 if !landed.is_empty() {
                     memory.failure = None;
