@@ -161,7 +161,7 @@ pub(crate) enum Command {
     #[command(after_help = taught!(
         "fabrique logs citation -f          the newest build, until it ends",
         "fabrique logs citation-01kb8t3f7v2m5q9x4c6d8e0g1h";
-        "0 told, 1 with -f: the build failed, 2 no such build or app, 3 the bus is away"
+        "0 told, 1 with -f: no image came out, 2 no such build or app, 3 the bus is away"
     ))]
     Logs {
         /// The build, or an app for its newest build.

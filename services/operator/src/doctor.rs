@@ -197,7 +197,14 @@ impl Doctor {
 
     /// Runs every check. Nothing is changed anywhere; test deliveries are sent where webhooks are checked.
     pub async fn examine(&self) -> Report {
+        self.examine_telling(&|_| {}).await
+    }
+
+    /// The same, and calls `waiting` with the names of the checks that are still running whenever those change:
+    /// some of them take seconds.
+    pub async fn examine_telling(&self, waiting: &(dyn Fn(&[&str]) + Sync)) -> Report {
         let timeout = self.config.timeout;
+        waiting(&["registrations"]);
         // Without registrations the rest can still be told.
         let (apps, registrations) = self.registrations().await;
         let apps = apps.as_deref();
@@ -211,18 +218,22 @@ impl Doctor {
             ("buildkitd", timeout * 2, Box::pin(builders::daemons(self))),
             ("webhooks", timeout + deliveries, Box::pin(webhooks::webhooks(self, apps))),
         ];
+        let mut left: Vec<&str> = groups.iter().map(|(name, _, _)| *name).collect();
+        waiting(&left);
         let mut running: FuturesUnordered<_> = groups
             .into_iter()
             .enumerate()
             .map(|(place, (name, limit, checks))| async move {
                 let checks =
                     tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| vec![silent(name, limit)]);
-                (place, checks)
+                (place, name, checks)
             })
             .collect();
         let mut answers = Vec::new();
-        while let Some(answer) = running.next().await {
-            answers.push(answer);
+        while let Some((place, name, checks)) = running.next().await {
+            left.retain(|other| *other != name);
+            waiting(&left);
+            answers.push((place, checks));
         }
         answers.sort_by_key(|(place, _)| *place);
         let checks = answers.into_iter().flat_map(|(_, checks)| checks).chain(registrations).collect();

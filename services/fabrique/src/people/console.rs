@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 
 use crate::cli::Output;
-use crate::people::table::{Look, Table, clean};
+use crate::people::table::{Fit, Look, Table, clean};
 
 /// The way results are printed. Standard output holds the result or nothing, so that a program can read it.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,8 @@ impl Console {
     pub(crate) fn new(output: Output) -> Self {
         let terminal = io::stdout().is_terminal();
         let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-        let look = Look { width: width.filter(|_| terminal), colour: terminal && colours_wanted() };
+        let colour = terminal && colours_wanted();
+        let look = Look { width: width.filter(|_| terminal), fit: Fit::Cut, colour };
         Self { output, look }
     }
 
@@ -46,8 +47,8 @@ impl Console {
     }
 
     /// A result for people in which every word counts: nothing is cut off.
-    pub(crate) fn whole_table(self, table: &Table) -> io::Result<()> {
-        self.text(&table.render(Look { width: None, ..self.look }))
+    pub(crate) fn wrapped_table(self, table: &Table) -> io::Result<()> {
+        self.text(&table.render(Look { fit: Fit::Wrap, ..self.look }))
     }
 
     /// A result for programs.

@@ -65,7 +65,7 @@ pub(crate) async fn show(console: Console, operator: &Operator, app: &AppName) -
     if console.is_json() {
         console.json(&shown)?;
     } else if shown.is_empty() {
-        console.line(&format!("{app} is not stuck"))?;
+        console.line(&format!("{app} is not stuck; `fabrique why {app}` says how it stands"))?;
     }
     if !console.is_json() {
         for shown in &shown {
@@ -88,7 +88,7 @@ fn print(console: Console, shown: &Shown) -> anyhow::Result<()> {
         Stuck::Trouble { environment, why } => table.fact(&format!("{environment} trouble"), why),
     }
     table.fact("remedy", &letter.remedy);
-    console.whole_table(&table)?;
+    console.wrapped_table(&table)?;
     for line in log {
         console.line(&format!("  {line}"))?;
     }

@@ -12,7 +12,7 @@ use fabrique_ports::forge::ForgeInspection;
 use crate::config::Role;
 use crate::people::away::Away;
 use crate::people::console::Console;
-use crate::people::progress::showing;
+use crate::people::progress::Progress;
 use crate::people::session;
 use crate::people::table::{Cell, Table, Tone};
 use crate::people::trouble::sentence;
@@ -26,14 +26,15 @@ struct Patient {
 
 /// Checks everything that can be checked, whatever is down.
 pub(crate) async fn doctor(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
+    let progress = Progress::new("connecting to the bus");
     let examining = async {
         let Patient { ports, missing } = patient(adapters).await?;
-        let mut report = Doctor::new(ports, config(adapters)).examine().await;
+        let waiting = |left: &[&str]| progress.tell(format!("checking {}", left.join(", ")));
+        let mut report = Doctor::new(ports, config(adapters)).examine_telling(&waiting).await;
         report.checks.splice(0..0, missing);
         anyhow::Ok(report)
     };
-    let what = "checking Gitea, cluster/apps, tokens, NATS, registries, build daemons and webhooks";
-    let report = Box::pin(showing(what, examining)).await?;
+    let report = Box::pin(progress.during(examining)).await?;
     if console.is_json() {
         console.json(&report)?;
     } else {
@@ -146,7 +147,7 @@ fn print(console: Console, report: &Report) -> anyhow::Result<()> {
             table.row(["".into(), "".into(), Cell::toned(tone, format!("→ {}", check.remedy))]);
         }
     }
-    console.whole_table(&table)?;
+    console.wrapped_table(&table)?;
     let of = |level| report.checks.iter().filter(|check| check.level == level).count();
     console.line(&format!(
         "{} ok, {} to look at, {} failed",

@@ -26,7 +26,7 @@ pub(crate) async fn ensure(console: Console, adapters: &Adapters, dry_run: bool)
     if console.is_json() {
         console.json(&ensured)?;
     } else {
-        console.whole_table(&table(&ensured))?;
+        console.wrapped_table(&table(&ensured))?;
     }
     Ok(ensured.exit())
 }

@@ -1,6 +1,8 @@
 //! `logs`: what a build printed.
 
-use fabrique_core::id::AppName;
+use std::time::{Duration, Instant};
+
+use fabrique_core::id::{AppName, BuildId};
 use fabrique_operator::{Exit, Operator};
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 use futures::StreamExt as _;
@@ -10,14 +12,19 @@ use crate::cli::BuildOrApp;
 use crate::people::console::Console;
 use crate::people::trouble::Complaint;
 
+/// A log is closed a moment before the history knows how its build ended; this long at most.
+const SETTLES: Duration = Duration::from_secs(5);
+/// Between two looks at the history.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// One line of output, for programs.
 #[derive(Serialize)]
 struct Line<'a> {
     line: &'a str,
 }
 
-/// Prints the log of a build, or of an app's newest build; with `follow`, until the build ends, and then its
-/// failure is the command's.
+/// Prints the log of a build, or of an app's newest build; with `follow`, until the build ends: then it
+/// ends well when an image came out.
 pub(crate) async fn logs(
     console: Console,
     operator: &Operator,
@@ -40,8 +47,25 @@ pub(crate) async fn logs(
     if !follow {
         return Ok(Exit::Ok);
     }
-    let ended = operator.build(build.build.as_str()).await?;
-    Ok(Exit::ok_if(!matches!(ended.phase, BuildPhase::Failed { .. })))
+    Ok(Exit::ok_if(made_an_image(operator, &build.build).await?))
+}
+
+async fn made_an_image(operator: &Operator, build: &BuildId) -> anyhow::Result<bool> {
+    let patience = Instant::now() + SETTLES;
+    loop {
+        match operator.build(build.as_str()).await?.phase {
+            BuildPhase::Pushed { .. } | BuildPhase::Committed { .. } | BuildPhase::NotCommitted { .. } => {
+                return Ok(true);
+            }
+            BuildPhase::Failed { .. } | BuildPhase::Superseded { .. } => return Ok(false),
+            BuildPhase::Queued | BuildPhase::Preparing | BuildPhase::Building
+                if Instant::now() < patience =>
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+            BuildPhase::Queued | BuildPhase::Preparing | BuildPhase::Building => return Ok(false),
+        }
+    }
 }
 
 async fn newest(operator: &Operator, app: &AppName) -> anyhow::Result<BuildEntry> {

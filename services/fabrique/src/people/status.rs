@@ -64,6 +64,7 @@ pub(crate) fn state(app: &AppStatus) -> Cell {
         }
         AppStatus { due: true, .. } => (Tone::Busy, "due"),
         AppStatus { action, .. } if action != "nothing" => (Tone::Busy, "behind"),
+        AppStatus { target: None, .. } => (Tone::Faint, "idle"),
         AppStatus { .. } => (Tone::Good, "ok"),
     };
     Cell::toned(tone, word)

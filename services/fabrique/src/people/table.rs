@@ -1,4 +1,4 @@
-//! Columns for people: aligned, without borders, the last one cut to the terminal's width.
+//! Columns for people: aligned, without borders, the last one fitted to the terminal's width.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,21 @@ const LEAST: usize = 16;
 /// How a table is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Columns of the terminal; nothing is cut without one.
+    /// Columns of the terminal; without one every line is as long as it is.
     pub(crate) width: Option<usize>,
+    /// What happens to text that is longer.
+    pub(crate) fit: Fit,
     /// Whether colours help.
     pub(crate) colour: bool,
+}
+
+/// How the last column fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// One line a row: for lists.
+    Cut,
+    /// Every word counts.
+    Wrap,
 }
 
 /// What a cell tells at a glance.
@@ -127,16 +138,45 @@ fn line(text: &mut String, row: &[Cell], used: &[(usize, usize)], look: Look) {
         let cell = row.get(column).unwrap_or(&nothing);
         let last = number + 1 == used.len();
         let room = look.width.filter(|_| last).map(|total| total.saturating_sub(at).max(LEAST));
-        let shown = room.map_or_else(|| cell.text.clone(), |room| cut(&cell.text, room));
-        if !shown.is_empty() {
-            let _infallible = write!(text, "{:owed$}", "");
-            paint(text, &shown, cell.tone.code().filter(|_| look.colour));
-            owed = 0;
+        for (number, shown) in fitted(&cell.text, room, look.fit).into_iter().enumerate() {
+            if number > 0 {
+                text.push('\n');
+                owed = at;
+            }
+            if !shown.is_empty() {
+                let _infallible = write!(text, "{:owed$}", "");
+                paint(text, &shown, cell.tone.code().filter(|_| look.colour));
+                owed = 0;
+            }
+            owed += width.saturating_sub(shown.width()) + GAP;
         }
-        owed += width.saturating_sub(shown.width()) + GAP;
         at += width + GAP;
     }
     text.push('\n');
+}
+
+fn fitted(text: &str, room: Option<usize>, fit: Fit) -> Vec<String> {
+    match (room, fit) {
+        (None, _) => vec![text.to_owned()],
+        (Some(room), Fit::Cut) => vec![cut(text, room)],
+        (Some(room), Fit::Wrap) => wrap(text, room),
+    }
+}
+
+/// Lines of whole words; a word that is longer than a line has one of its own.
+fn wrap(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.width() + 1 + word.width() <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn paint(text: &mut String, shown: &str, code: Option<&str>) {
@@ -147,7 +187,7 @@ fn paint(text: &mut String, shown: &str, code: Option<&str>) {
 }
 
 /// `text`, or as much of it as leaves room for the sign that something is missing.
-fn cut(text: &str, room: usize) -> String {
+pub(crate) fn cut(text: &str, room: usize) -> String {
     if text.width() <= room {
         return text.to_owned();
     }
@@ -179,7 +219,7 @@ pub(crate) fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    const PIPE: Look = Look { width: None, colour: false };
+    const PIPE: Look = Look { width: None, fit: Fit::Cut, colour: false };
 
     fn table() -> Table {
         let mut table = Table::new(&["APP", "DAEMON", "STATE", "WHY"]);
@@ -201,10 +241,18 @@ mod tests {
     fn only_the_last_column_is_cut_and_only_on_a_terminal() {
         let mut table = Table::new(&["APP", "WHY"]);
         table.row(["citation".into(), "a reason that is too long for this terminal".into()]);
-        let narrow = table.render(Look { width: Some(30), colour: false });
+        let narrow = table.render(Look { width: Some(30), ..PIPE });
         assert_eq!(narrow, "APP       WHY\ncitation  a reason that is to…\n");
         assert!(narrow.lines().all(|line| line.width() <= 30));
         assert!(table.render(PIPE).contains("for this terminal"));
+    }
+
+    #[test]
+    fn where_every_word_counts_the_last_column_wraps_under_itself() {
+        let mut table = Table::facts();
+        table.fact("next", "push a fix, or `fabrique retry citation`");
+        let wrapped = table.render(Look { width: Some(26), fit: Fit::Wrap, colour: false });
+        assert_eq!(wrapped, "next  push a fix, or\n      `fabrique retry\n      citation`\n");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub(crate) async fn why(console: Console, operator: &Operator, app: &str) -> any
     if console.is_json() {
         console.json(&why)?;
     } else {
-        console.whole_table(&table(&why))?;
+        console.wrapped_table(&table(&why))?;
     }
     Ok(Exit::Ok)
 }
@@ -47,14 +47,10 @@ fn table(why: &Why) -> Table {
 
 fn environment_facts(table: &mut Table, environment: &EnvironmentStatus) {
     for (name, channel) in [("image", &environment.image), ("infra", &environment.infra)] {
-        if channel.deployed.is_some() || !channel.verdict.is_empty() {
-            let verdict = match channel.verdict.as_str() {
-                "" => String::new(),
-                verdict => format!(": {verdict}"),
-            };
-            let deployed = words::short(channel.deployed.as_ref());
-            table.fact(&format!("{} {name}", environment.environment), format!("{deployed}{verdict}"));
-        }
+        let deployed = channel.deployed.iter().map(|revision| revision.short().to_owned());
+        let verdict = Some(channel.verdict.clone()).filter(|verdict| !verdict.is_empty());
+        let facts: Vec<String> = deployed.chain(verdict).collect();
+        table.fact(&format!("{} {name}", environment.environment), facts.join(": "));
     }
     table.fact(&format!("{} digest", environment.environment), words::digest(environment.digest.as_ref()));
     if let Some(trouble) = &environment.trouble {

@@ -1,5 +1,6 @@
 //! Every command on a fabrique that works.
 
+use fabrique_bed::wait_until;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -12,13 +13,13 @@ async fn status_shows_every_app_with_its_revision_and_a_word() {
     let line = said.line("citation");
     assert_eq!(line.matches(&scene.revision[..12]).count(), 2, "target and deployed: {line}");
     assert!(line.contains(" ok "), "{line}");
-    assert!(said.line("later").contains(" - "), "nothing to build: {}", said.out);
+    assert!(said.line("later").contains(" idle "), "nothing to build: {}", said.out);
     assert!(said.line("broken").contains(" failed "), "{}", said.out);
 
     let json = scene.say(&["status", "-o", "json"]).await.ok().json();
     let apps = json["apps"].as_array().unwrap();
     let names: Vec<_> = apps.iter().map(|app| app["app"].as_str().unwrap()).collect();
-    assert_eq!(names, ["broken", "citation", "later"]);
+    assert_eq!(names, ["broken", "citation", "later", "slow"]);
     assert_eq!((&apps[0]["needs_person"], &apps[0]["failure"]["kind"]), (&true.into(), &"source".into()));
     assert_eq!(apps[1]["target"], scene.revision.as_str());
     assert_eq!(apps[1]["environments"][0]["digest"], scene.digest.as_str());
@@ -77,6 +78,34 @@ async fn a_failed_build_is_the_answer_of_who_follows_it() {
     assert!(timeline.out.lines().last().unwrap().starts_with("not committed broken "), "{timeline:?}");
     let why = scene.say(&["why", "broken"]).await.ok().out;
     assert!(why.contains("failure") && why.contains("push a fix"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_build_is_followed_until_somebody_cancels_it() {
+    let scene = scene().await;
+    scene.slow.push_steps("RUN echo begun && sleep 60").await.unwrap();
+    let begun = wait_until("the build to begin", LONG, || async {
+        let builds = scene.say(&["builds", "slow", "-o", "json"]).await.json();
+        (builds[0]["phase"]["phase"] == "building").then_some(())
+    });
+    begun.await.unwrap();
+    let mut follower = scene.spawn(&["logs", "slow", "-f"]);
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    let live = async { while !lines.next_line().await.unwrap().unwrap().ends_with("begun") {} };
+    tokio::time::timeout(LONG, live).await.unwrap();
+    let line = scene.say(&["status"]).await.ok().line("slow");
+    assert!(line.contains(" building "), "{line}");
+    let why = scene.say(&["why", "slow"]).await.ok();
+    assert!(why.line("building").contains("started"), "{why:?}");
+
+    let cancelled = scene.say(&["cancel", "slow"]).await.ok();
+    assert!(cancelled.out.starts_with("slow: "), "{cancelled:?}");
+    let ended = tokio::time::timeout(LONG, follower.wait_with_output()).await.unwrap().unwrap();
+    assert_eq!(
+        (ended.status.code(), ended.stderr.as_slice()),
+        (Some(1), &b""[..]),
+        "its failure is the answer"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,13 +175,16 @@ async fn nothing_is_stuck_and_a_sweep_wakes_nobody() {
     let scene = scene().await;
     assert_eq!(scene.say(&["dlq"]).await.ok().out, "no app is stuck\n");
     assert_eq!(scene.say(&["dlq", "list", "-o", "json"]).await.ok().json(), Value::Array(vec![]));
-    assert_eq!(scene.say(&["dlq", "show", "citation"]).await.ok().out, "citation is not stuck\n");
+    assert_eq!(
+        scene.say(&["dlq", "show", "citation"]).await.ok().out,
+        "citation is not stuck; `fabrique why citation` says how it stands\n"
+    );
 
     let swept = scene.say(&["reconcile", "--once", "-o", "json"]).await.ok().json();
-    assert_eq!((&swept["looked"], &swept["failed"]), (&3.into(), &Value::Array(vec![])), "{swept}");
+    assert_eq!((&swept["looked"], &swept["failed"]), (&4.into(), &Value::Array(vec![])), "{swept}");
     let woken = |app: &Value| app["app"] == "citation";
     assert!(!swept["woken"].as_array().unwrap().iter().any(woken), "{swept}");
-    assert!(scene.say(&["reconcile", "--once"]).await.ok().out.contains("looked at 3 apps"));
+    assert!(scene.say(&["reconcile", "--once"]).await.ok().out.contains("looked at 4 apps"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,11 +235,11 @@ async fn the_registrations_are_valid() {
     let scene = scene().await;
     let said = scene.say(&["validate"]).await.ok();
     assert!(
-        said.out.starts_with("3 apps registered at ") && said.out.ends_with(", 0 findings\n"),
+        said.out.starts_with("4 apps registered at ") && said.out.ends_with(", 0 findings\n"),
         "{said:?}"
     );
     let json = scene.say(&["validate", "-o", "json"]).await.ok().json();
-    assert_eq!((&json["apps"], &json["findings"]), (&3.into(), &Value::Array(vec![])), "{json}");
+    assert_eq!((&json["apps"], &json["findings"]), (&4.into(), &Value::Array(vec![])), "{json}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,13 +71,15 @@ impl Said {
 }
 
 /// Fabrique at work: `citation` is built and deployed, `broken` has no Dockerfile, and `later` follows a branch
-/// that does not exist yet.
+/// that does not exist yet. `slow` is like `broken` until its test pushes something.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     /// What `citation` is deployed at.
     pub(crate) revision: String,
     /// Its image.
     pub(crate) digest: String,
+    /// The app whose builds may take long.
+    pub(crate) slow: SampleApp,
     /// Who the commands are from.
     pub(crate) caller: String,
     fabrique: Fabrique,
@@ -95,10 +97,10 @@ impl Scene {
         let fabrique = stage.all().await.unwrap();
         let unhooked = |name| AppOptions { hook: false, ..AppOptions::named(name) };
         let app = SampleApp::create(&stage, unhooked("citation")).await.unwrap();
-        SampleApp::over(&stage, unhooked("broken"), source(&stage, "broken").await)
-            .register(&stage)
-            .await
-            .unwrap();
+        let broken = SampleApp::over(&stage, unhooked("broken"), source(&stage, "broken").await);
+        broken.register(&stage).await.unwrap();
+        let slow = SampleApp::over(&stage, unhooked("slow"), source(&stage, "slow").await);
+        slow.register(&stage).await.unwrap();
         let later = SampleApp::over(&stage, unhooked("later"), source(&stage, "later").await);
         let registration = later.registration().unwrap().replace("branch: main", "branch: later");
         let apps = stage.clone_apps().await.unwrap();
@@ -110,7 +112,7 @@ impl Scene {
         let digest = stage.deployed(&app, &revision).await.unwrap().digest;
         // Settled: the overlay is copied, and the status is closed.
         stage.status_becomes(&app, &revision, "success").await.unwrap();
-        for app in ["citation", "broken", "later"] {
+        for app in ["citation", "broken", "later", "slow"] {
             let settled = wait_until(app, LONG, || async {
                 let why = stage.json(&["why", app]).await.ok()?;
                 let idle = why["wanted"] == why["done"] && why["holder"].is_null();
@@ -119,7 +121,7 @@ impl Scene {
             settled.await.unwrap();
         }
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-        Self { stage, revision, digest, caller: format!("ada@{}", host.trim()), fabrique }
+        Self { stage, revision, digest, slow, caller: format!("ada@{}", host.trim()), fabrique }
     }
 
     fn command(&self, args: &[&str]) -> Command {
