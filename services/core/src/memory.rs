@@ -130,6 +130,21 @@ pub struct ChannelMemory {
     /// push later, so that its commit has to be recognised as automation's own when it shows up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub abandoned: Vec<Committed>,
+    /// A commit that could not be planned: the same again would be refused again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedCommit>,
+}
+
+/// A commit that could not be planned, for a reason that a person has to remove. It is tried again when the
+/// source or `cluster/apps` moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedCommit {
+    /// The source revision that was to be deployed.
+    pub revision: Revision,
+    /// The commit of `cluster/apps` on which it was planned.
+    pub base: Revision,
+    /// Why, for people.
+    pub why: String,
 }
 
 /// One automatic commit.
@@ -151,6 +166,13 @@ pub struct Committed {
 impl ChannelMemory {
     /// How many abandoned intents are kept: each needs a stopped worker that is still to wake up.
     const ABANDONED: usize = 3;
+
+    /// Why deploying `revision` on `base` was refused before, if it was.
+    #[must_use]
+    pub fn refusal(&self, revision: &Revision, base: &Revision) -> Option<&str> {
+        let refused = self.refused.as_ref()?;
+        (refused.revision == *revision && refused.base == *base).then_some(refused.why.as_str())
+    }
 
     /// The intent's outcome is known: it arrived, or it did not (yet).
     pub fn resolve_intent(&mut self, arrived: bool) {

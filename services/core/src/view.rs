@@ -100,7 +100,8 @@ pub struct EnvironmentView {
 pub struct ImageView {
     /// Whether builds are deployed here by automation.
     pub follows_builds: bool,
-    /// Why nothing may be written: a binding that a person changed, a file that cannot be read.
+    /// Why nothing may be written: a binding that a person changed, a file that cannot be read, or a commit of
+    /// this very revision that this very state of `cluster/apps` refused before.
     pub trouble: Option<String>,
     /// A person's hold.
     pub hold: Option<HoldView>,
@@ -119,8 +120,9 @@ pub struct ImageView {
 pub struct InfraView {
     /// Whether the overlay at the head is deployed here by automation.
     pub follows_head: bool,
-    /// Why nothing may be written: a binding that a person changed. One that is broken in the present copy is
-    /// no trouble here, since another copy is what mends it.
+    /// Why nothing may be written: a binding that a person changed, or a commit of this very revision that
+    /// this very state of `cluster/apps` refused before. A binding that is broken in the present copy is no trouble here, since
+    /// another copy is what mends it.
     pub trouble: Option<String>,
     /// A person's hold.
     pub hold: Option<HoldView>,

@@ -249,7 +249,7 @@ impl<'a> Gathering<'a> {
         let mut image = self.image(environment, &composition, candidate, key).await?;
         let mut infra = self.infra(environment, &composition, head).await?;
         infra.trouble = trouble.clone().filter(|_| !broken).or(infra.trouble);
-        image.trouble = trouble;
+        image.trouble = trouble.or(image.trouble);
         Ok(EnvironmentView { name: environment.name.clone(), image, infra })
     }
 
@@ -270,7 +270,7 @@ impl<'a> Gathering<'a> {
         };
         Ok(ImageView {
             follows_builds: environment.image == ImageFrom::Build,
-            trouble: None,
+            trouble: remembered.refusal(candidate, self.base).map(str::to_owned),
             hold: in_force(composition.image.hold.as_ref(), self.now),
             step,
             digest: deployed.map(|d| d.digest.clone()),
@@ -309,11 +309,7 @@ impl<'a> Gathering<'a> {
         };
         Ok(InfraView {
             follows_head: matches!(environment.infra, InfraFrom::Head(_)),
-            trouble: remembered
-                .refused
-                .as_ref()
-                .filter(|refused| refused.revision == *head && refused.base == *self.base)
-                .map(|refused| refused.why.clone()),
+            trouble: remembered.refusal(head, self.base).map(str::to_owned),
             hold: in_force(composition.infra.hold.as_ref(), self.now),
             step,
             taken_back: self

@@ -295,7 +295,7 @@ impl Attendance {
                     })
                     .await?;
                 if commits.is_empty() && finished.is_none() {
-                    self.nothing_written(image.as_ref(), &refused).await?;
+                    self.nothing_written(&refused);
                 }
                 let Some(image) = image else { return Ok(()) };
                 if finished.is_some() {
@@ -316,19 +316,13 @@ impl Attendance {
         }
     }
 
-    /// A decision to commit that the guard or a plan refuses would be taken again at once. That of an image is
-    /// kept as a failure, so that it backs off and shows; that of an overlay the committer has noted, so that
-    /// the other channel goes on.
-    async fn nothing_written(&self, image: Option<&Image>, refused: &[Refused]) -> PortResult<()> {
+    /// Says what was refused. The committer has noted it, so that the same is not decided again at once.
+    fn nothing_written(&self, refused: &[Refused]) {
         for (environment, channel, verdict) in refused {
-            let Verdict::Trouble(why) = verdict else { continue };
-            let why = format!("{environment} ({channel}): {why}");
-            self.warn(&why);
-            if *channel == Channel::Image {
-                return self.fail(image, FailureKind::Infrastructure, &why).await;
+            if let Verdict::Trouble(why) = verdict {
+                self.warn(&format!("{environment} ({channel}): {why}"));
             }
         }
-        Ok(())
     }
 
     async fn fail(&self, image: Option<&Image>, kind: FailureKind, message: &str) -> PortResult<()> {

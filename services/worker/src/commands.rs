@@ -71,7 +71,15 @@ async fn carry_out(shop: &Arc<Shop>, request: &Request) -> PortResult<Reply> {
     let memory = AppMemory::read(Arc::clone(&shop.ports.memories), &request.app, None).await?;
     let reply = match &request.command {
         Command::Retry => {
-            memory.update(|memory| memory.failure = None).await?;
+            memory
+                .update(|memory| {
+                    memory.failure = None;
+                    for environment in memory.environments.values_mut() {
+                        environment.image.refused = None;
+                        environment.infra.refused = None;
+                    }
+                })
+                .await?;
             done("the last failure is forgotten")
         }
         Command::Rebuild { no_cache } => {

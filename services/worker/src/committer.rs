@@ -217,7 +217,7 @@ impl Rounds {
                 let source = self.ports.source.as_ref();
                 let mut proposal = propose(source, tree, app, image.as_ref(), &view, (&memory, now)).await?;
                 if let Some(head) = &view.head {
-                    proposal.keep_refused_copies(head, &apps.commit);
+                    proposal.note_refusals(image.as_ref().map(|image| &image.revision), head, &apps.commit);
                 }
                 Ok(proposal)
             }
@@ -324,8 +324,8 @@ impl Rounds {
                     let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
                     channel.committed = Some(Committed { commit, ..committed.clone() });
                 }
-                for (environment, copy) in &proposal.refused_copies {
-                    memory.channel_mut(environment, Channel::Infra).refused = Some(copy.clone());
+                for (environment, channel, refused) in &proposal.to_remember {
+                    memory.channel_mut(environment, *channel).refused = Some(refused.clone());
                 }
                 if !landed.is_empty() {
                     memory.failure = None;

@@ -2,7 +2,7 @@
 
 use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment, OverlaySource};
 use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, RelPath, Revision};
-use fabrique_core::memory::{Committed, Memory};
+use fabrique_core::memory::{Committed, Memory, RefusedCommit};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
 use fabrique_core::view::EnvironmentView;
@@ -48,6 +48,24 @@ pub(crate) struct Proposal {
     pub(crate) shown: Vec<(EnvironmentName, Channel, Committed)>,
     /// Channels that were refused, and why.
     pub(crate) refused: Vec<Refused>,
+    /// Those of them that only a person can change, for the memory.
+    pub(crate) to_remember: Vec<(EnvironmentName, Channel, RefusedCommit)>,
+}
+
+impl Proposal {
+    /// Notes what was refused on `base`: the image of one revision, the overlay of another.
+    pub(crate) fn note_refusals(&mut self, image: Option<&Revision>, overlay: &Revision, base: &Revision) {
+        let refused_commit = |(environment, channel, verdict): &Refused| {
+            let Verdict::Trouble(why) = verdict else { return None };
+            let revision = match channel {
+                Channel::Image => image?.clone(),
+                Channel::Infra => overlay.clone(),
+            };
+            let refused = RefusedCommit { revision, base: base.clone(), why: why.clone() };
+            Some((environment.clone(), *channel, refused))
+        };
+        self.to_remember = self.refused.iter().filter_map(refused_commit).collect();
+    }
 }
 
 /// Plans every commit of `app` that the guard lets through, chained on `tree`.
