@@ -62,12 +62,11 @@ async fn a_binding_that_fits_nowhere_or_twice_or_not_safely_stops_its_app_alone(
     ];
     let good = SampleApp::create(&stage, AppOptions::named("good")).await.unwrap();
 
-    let words = ["nothing at images[name=", "matches 2 places (lines 3, 5)", "anchor"];
+    let words = ["nothing at images[name=", "matches 2 places (lines 4, 6)", "anchor"];
     for ((app, file), words) in spoiled.iter().zip(words) {
         let revision = app.push("first").await.unwrap();
         let status = stage.status_becomes(app, &revision, "error").await.unwrap();
-        let told = format!("built, not deployed: {file}");
-        assert!(status.description.starts_with(&told), "{status:?}");
+        assert!(status.description.contains(file.as_str()), "{status:?}");
         let reason = stage.decided(&app.options.name, words).await.unwrap();
         assert!(reason.contains(file.as_str()), "{reason}");
         assert_eq!(stage.composition(&app.options.name).await.unwrap(), None);

@@ -1,9 +1,8 @@
 //! What pushes lead to.
 
-use fabrique_bed::{GitRepo, wait_until};
+use fabrique_bed::GitRepo;
 use fabrique_stage::{AppOptions, Gate, SampleApp, Stage};
 
-use crate::LONG;
 use crate::scene::{Scene, person_rewrites, running};
 
 /// An app whose image depends on one file only, its Dockerfile aside.
@@ -211,8 +210,6 @@ async fn of_two_pushes_within_a_build_the_newest_is_committed_and_the_older_stat
     let status = scene.stage.status_becomes(&scene.app, &slow, "error").await.unwrap();
     assert!(status.description.contains(&format!("superseded by {}", &newest[..12])), "{status:?}");
     assert_eq!(scene.committed().await, [newest, scene.first.clone()]);
-    let stopped = async || (gate.waiting() == 0).then_some(());
-    wait_until("the superseded step to be stopped", LONG, stopped).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
