@@ -86,7 +86,8 @@ impl Timeline {
             fold.row(at, "push", format!("{} arrived at the forge", revision.short()));
         }
         for event in &told {
-            if fold.end.is_some() {
+            // A failure may be followed by another attempt; a commit is the end.
+            if matches!(fold.end, Some(End::Committed { .. })) {
                 break;
             }
             fold.take(event);
@@ -153,7 +154,7 @@ impl Fold<'_> {
                 if app == self.app && target == self.revision =>
             {
                 self.row(event.at, "decision", line(event).text);
-                if action == "nothing" && self.commits.is_empty() {
+                if action == "nothing" && self.commits.is_empty() && self.end.is_none() {
                     self.not_committed(event.at, reason.clone());
                 }
             }
@@ -192,6 +193,7 @@ impl Fold<'_> {
     fn phase(&mut self, at: Timestamp, phase: &BuildPhase) {
         match phase {
             BuildPhase::Queued | BuildPhase::Preparing | BuildPhase::Building => {
+                self.end = None;
                 self.row(at, "build", phase_text(phase));
             }
             BuildPhase::Pushed { digest } => self.row(at, "digest", digest.to_string()),
@@ -408,6 +410,14 @@ mod tests {
             shown.lines().last().unwrap(),
             "not committed citation 1b1d1b1d1b1d after 0.9 s: failed (source): exit code 2"
         );
+    }
+
+    #[test]
+    fn a_later_attempt_overrules_a_failed_one() {
+        let this = revision("1b1d");
+        let failed = BuildPhase::Failed { kind: FailureKind::Infrastructure, message: String::new() };
+        let timeline = fold(vec![phase(300, &this, failed), phase(500, &this, BuildPhase::Building)]);
+        assert_eq!(timeline.end, None);
     }
 
     #[test]

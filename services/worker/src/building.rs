@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabrique_core::app::App;
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, Reason, decide};
-use fabrique_core::failure::FailureKind;
+use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::{BuildId, BuildKey, Channel, ImageRepository, InvalidId, Revision};
 use fabrique_core::memory::{Built, Running};
 use fabrique_core::policy::Attempt;
@@ -313,7 +313,7 @@ impl Build {
             }
             Halt::Superseded(by) => {
                 let superseded = by.is_some();
-                attendance
+                let memory = attendance
                     .memory
                     .update(move |memory| {
                         memory.running = None;
@@ -324,7 +324,13 @@ impl Build {
                     .await?;
                 let status = status::superseded(&app.name, by.as_ref(), attendance.shop.config.link.clone());
                 attendance.close_status(app, &self.entry.revision, &status).await;
-                self.enter(attendance, BuildPhase::Superseded { by });
+                let is_ours = |failure: &Failure| failure.key == self.entry.key;
+                let cancelled = memory.failure.filter(|f| f.kind == FailureKind::Cancelled && is_ours(f));
+                let phase = match cancelled {
+                    Some(Failure { kind, message, .. }) => BuildPhase::Failed { kind, message },
+                    None => BuildPhase::Superseded { by },
+                };
+                self.enter(attendance, phase);
                 Ok(Ended::Stopped)
             }
         }
