@@ -65,6 +65,18 @@ impl Scene {
     }
 }
 
+/// Waits until a worker that goes on after a freeze has found that the app is not its own any more, or that
+/// what it was waiting for is long over.
+async fn noticed(worker: &Fabrique) {
+    wait_until("the frozen worker to notice", LONG, || async {
+        let lost = worker.logged(&["taken over by another worker"]);
+        let in_vain = worker.logged(&["looked in vain"]);
+        (lost + in_vain > 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_before_the_solve_is_replaced() {
     let scene = Scene::set().await;
@@ -166,7 +178,7 @@ async fn a_worker_frozen_for_a_whole_build_finds_that_another_did_it() {
     let second = scene.taken_over(&revision).await;
     assert_eq!(second.logged(BUILDING), 1);
     scene.worker.peer.resume().unwrap();
-    scene.worker.logs(1, &["taken over by another worker"]).await.unwrap();
+    noticed(&scene.worker).await;
     let next = scene.gate.open_until(scene.app.push("after")).await.unwrap();
     scene.gate.open_until(scene.stage.committed_once(&scene.app, &next)).await.unwrap();
     assert_eq!(scene.stage.image_commits("citation").await.unwrap().len(), 2);
@@ -183,7 +195,7 @@ async fn a_worker_frozen_before_its_commit_writes_nothing_stale() {
     let newer = scene.app.push("newer").await.unwrap();
     scene.gate.open_until(scene.stage.committed_once(&scene.app, &newer)).await.unwrap();
     scene.worker.peer.resume().unwrap();
-    scene.worker.logs(1, &["taken over by another worker"]).await.unwrap();
+    noticed(&scene.worker).await;
     scene.stage.committed_once(&scene.app, &newer).await.unwrap();
     let commits = scene.stage.image_commits("citation").await.unwrap();
     let revisions: Vec<&str> = commits.iter().map(|commit| commit.revision.as_str()).collect();
@@ -201,7 +213,7 @@ async fn a_worker_frozen_with_its_commit_in_flight_loses_the_race_for_the_branch
     let _second = scene.taken_over(&revision).await;
     trap.open().unwrap();
     scene.worker.peer.resume().unwrap();
-    scene.worker.logs(1, &["taken over by another worker"]).await.unwrap();
+    noticed(&scene.worker).await;
     let next = scene.app.push("after").await.unwrap();
     scene.gate.open_until(scene.stage.committed_once(&scene.app, &next)).await.unwrap();
     assert_eq!(scene.stage.image_commits("citation").await.unwrap().len(), 2);

@@ -149,6 +149,7 @@ async fn a_build_daemon_that_is_killed_in_the_middle_of_a_build_is_no_fault_of_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: the daemon's silence and three probes of it are waited for"]
 async fn a_build_daemon_that_hangs_in_the_middle_of_a_build_is_given_up() {
     let scene = Scene::with(Settings { silence: "12s".to_owned(), ..Settings::default() }).await;
     let revision = scene.push_to_the_gate().await;
