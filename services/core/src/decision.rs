@@ -232,7 +232,8 @@ impl Deciding<'_> {
         if as_good {
             return Some((Action::Continue, Reason::Building(under_way())));
         }
-        if self.view.memory.supersedes >= self.view.policy.max_supersedes {
+        let on_branch = self.view.running_to_target.is_some();
+        if on_branch && self.view.memory.supersedes >= self.view.policy.max_supersedes {
             let reason = Reason::FinishFirst { running: under_way(), next: self.revision.clone() };
             return Some((Action::Continue, reason));
         }

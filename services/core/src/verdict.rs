@@ -138,7 +138,8 @@ pub fn judge_image(environment: &EnvironmentView, candidate: Candidate, released
         return stop;
     }
     let moved = judge_step(image.step.as_ref(), image.taken_back.as_ref(), candidate, released);
-    let stale_inputs = !image.same_inputs;
+    // What a person put there in place of automation's build is not automation's to bring up to date.
+    let stale_inputs = !image.same_inputs && (released || image.taken_back.is_none());
     match moved {
         // The registration changed (arguments, stage, a rebuild) although the source did not.
         Verdict::UpToDate | Verdict::Unchanged { .. } if stale_inputs => Verdict::Advance,

@@ -20,7 +20,8 @@ pub struct View {
     pub last_built: Option<LastBuilt>,
     /// The recorded image of the target's build key, if the registry still answers for its digest.
     pub record: Option<Recorded>,
-    /// How the running build relates to the target: whether any watched path changed between them.
+    /// Whether any watched path changed from the running build to the target; nothing when no build runs, or
+    /// when it runs for a revision that left the branch and could never be committed.
     pub running_to_target: Option<Watched>,
     /// What fabrique remembers.
     pub memory: Memory,

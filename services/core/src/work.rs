@@ -28,6 +28,10 @@ pub struct WorkRecord {
     /// A wait that a newer wake ends early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
+    /// The app's place in the queue, kept while it is given back unserved: a revision of the store, as in
+    /// [`Desk::revision`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u64>,
 }
 
 /// A wait decided at some generation. A newer wake ends it, so that a fresh push never waits for the
@@ -44,20 +48,35 @@ impl WorkRecord {
     /// The record after `holder` claims the app.
     #[must_use]
     pub fn claimed_by(&self, holder: &str) -> Self {
-        Self { holder: Some(holder.to_owned()), token: self.token + 1, done: self.done, waiting: None }
+        Self {
+            holder: Some(holder.to_owned()),
+            token: self.token + 1,
+            done: self.done,
+            waiting: None,
+            queued: self.queued,
+        }
     }
 
     /// The record after the work noted at `noted` is finished.
     #[must_use]
     pub fn released(&self, noted: Generation) -> Self {
-        Self { holder: None, token: self.token, done: noted.max(self.done), waiting: None }
+        Self { holder: None, token: self.token, done: noted.max(self.done), waiting: None, queued: None }
+    }
+
+    /// The record after the holder gives the app back unserved: it was claimed at `revision` and keeps that
+    /// place in the queue, however often it is looked at.
+    #[must_use]
+    pub fn released_unserved(&self, revision: u64) -> Self {
+        let queued = Some(self.queued.unwrap_or(revision));
+        Self { holder: None, token: self.token, done: self.done, waiting: None, queued }
     }
 
     /// The record after the holder decided at `noted` to wait: nothing is done, the app is due again at
     /// `until` or at the next wake.
     #[must_use]
     pub fn released_to_wait(&self, noted: Generation, until: Timestamp) -> Self {
-        Self { holder: None, token: self.token, done: self.done, waiting: Some(Waiting { at: noted, until }) }
+        let waiting = Some(Waiting { at: noted, until });
+        Self { holder: None, token: self.token, done: self.done, waiting, queued: None }
     }
 }
 
@@ -109,7 +128,10 @@ impl Desk {
 /// The due app that was served longest ago; among apps never served, the one woken first.
 #[must_use]
 pub fn next_due<'a>(desks: impl IntoIterator<Item = &'a Desk>, now: Timestamp) -> Option<&'a Desk> {
-    desks.into_iter().filter(|desk| desk.due(now) == Due::Now).min_by_key(|desk| (desk.revision, desk.wanted))
+    desks
+        .into_iter()
+        .filter(|desk| desk.due(now) == Due::Now)
+        .min_by_key(|desk| (desk.record.queued.unwrap_or(desk.revision), desk.wanted))
 }
 
 #[cfg(test)]
@@ -160,6 +182,18 @@ mod tests {
         assert_eq!(desk.due(Timestamp(0)), Due::No);
         desk.lease_expired = true;
         assert_eq!(desk.due(Timestamp(0)), Due::Now);
+    }
+
+    #[test]
+    fn an_app_that_is_looked_at_and_not_served_keeps_its_place() {
+        let mut busy = desk("busy", 9, 1, 5);
+        busy.record = busy.record.claimed_by("w").released_unserved(5);
+        busy.revision = 70;
+        busy.record = busy.record.claimed_by("w").released_unserved(70);
+        busy.revision = 71;
+        let desks = [busy, desk("quiet", 2, 1, 10)];
+        assert_eq!(next_due(&desks, Timestamp(0)).map(|d| d.app.as_str()), Some("busy"));
+        assert_eq!(desks[0].record.released(Generation(9)).queued, None);
     }
 
     #[test]

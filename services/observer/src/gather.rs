@@ -9,7 +9,7 @@ use fabrique_core::decision::{Action, decide};
 use fabrique_core::id::{BuildKey, Channel, RelPath, Revision};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::policy::Policy;
-use fabrique_core::relation::Relation;
+use fabrique_core::relation::{Relation, Watched};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Candidate;
 use fabrique_core::view::{
@@ -334,6 +334,9 @@ impl<'a> Gathering<'a> {
         deployed: &DeployedImage,
         candidate: (&Revision, Option<&BuildKey>),
     ) -> bool {
+        if deployed.repository != self.app.image {
+            return false;
+        }
         let present = |revision: &Revision| BuildInputs::of(self.app, revision, self.memory.rebuild).key();
         if candidate.1.is_some_and(|key| *key != present(candidate.0)) {
             return true;
@@ -365,12 +368,11 @@ impl<'a> Gathering<'a> {
         Ok(Some(LastBuilt { step, same_inputs: inputs.key() == built.key }))
     }
 
-    async fn running_to(&self, head: &Revision) -> PortResult<Option<fabrique_core::relation::Watched>> {
+    async fn running_to(&self, head: &Revision) -> PortResult<Option<Watched>> {
         let Some(running) = &self.memory.running else { return Ok(None) };
         let step = self.comparison.step(&running.revision, head, &self.image_paths).await?;
         // A build of a revision that left the branch could never be committed, however alike the trees are.
-        let on_branch = matches!(step.relation, Relation::Same | Relation::Ahead);
-        Ok(Some(if on_branch { step.watched } else { fabrique_core::relation::Watched::Changed }))
+        Ok(matches!(step.relation, Relation::Same | Relation::Ahead).then_some(step.watched))
     }
 }
 

@@ -15,9 +15,9 @@ use fabrique_core::work::{Desk, Generation};
 use fabrique_observer::{Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
-use fabrique_ports::records::BuildEntry;
+use fabrique_ports::records::{BuildEntry, BuildPhase};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +48,8 @@ pub(crate) struct Shop {
     pub(crate) announcer: Announcer,
     /// One permit for each build that may run here.
     pub(crate) slots: Arc<Semaphore>,
+    /// Told when a slot is free before its attendance ends.
+    pub(crate) slot_freed: Notify,
     /// Cancelled when running builds have to end.
     pub(crate) stop: CancellationToken,
 }
@@ -57,8 +59,11 @@ pub(crate) struct Shop {
 pub(crate) enum Left {
     /// The app was given back, or lost to another worker.
     Settled,
-    /// A build is wanted and every slot is taken: to be claimed again when one is free.
-    NeedsSlot,
+    /// Another worker claimed it first; the board will show it in a moment.
+    Overtaken,
+    /// A build is wanted and every slot is taken: to be claimed again when one is free, or when a newer wake
+    /// than this may ask for something else.
+    NeedsSlot(Generation),
     /// A peer did not answer; the app has to wait.
     Troubled(PortError),
 }
@@ -94,7 +99,7 @@ pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<OwnedSemaph
     let config = &shop.config;
     let lease = match Lease::claim(Arc::clone(&shop.ports.board), &desk, &config.name, config.lease).await {
         Ok(Some(lease)) => lease,
-        Ok(None) => return Left::Settled,
+        Ok(None) => return Left::Overtaken,
         Err(error) => return Left::Troubled(error),
     };
     let memory = match AppMemory::read(Arc::clone(&shop.ports.memories), &app, Some(lease.fence())).await {
@@ -156,7 +161,7 @@ impl Attendance {
             if said.as_ref() != Some(&decision) {
                 self.announce(name, &view, &decision);
             }
-            match self.act(app, &apps, &view, &decision, noted).await? {
+            match self.act(app, &view, &decision, noted).await? {
                 Next::Again => {}
                 Next::Leave(leave) => return Ok(leave),
             }
@@ -206,7 +211,6 @@ impl Attendance {
     async fn act(
         &mut self,
         app: &App,
-        apps: &Arc<Apps>,
         view: &View,
         decision: &Decision,
         noted: Generation,
@@ -217,10 +221,10 @@ impl Attendance {
                     self.slot = Arc::clone(&self.shop.slots).try_acquire_owned().ok();
                 }
                 if self.slot.is_none() {
-                    return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot)));
+                    return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot(noted))));
                 }
                 let build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
-                self.build(app, apps, build, noted).await
+                self.build(app, build, noted).await
             }
             Action::Commit(advances) => self.commit(app, advances).await,
             Action::WaitUntil(until) => {
@@ -240,16 +244,11 @@ impl Attendance {
         }
     }
 
-    async fn build(
-        &mut self,
-        app: &App,
-        apps: &Arc<Apps>,
-        build: Build,
-        noted: Generation,
-    ) -> PortResult<Next> {
-        let ended = build.run(self, app, apps, noted).await;
+    async fn build(&mut self, app: &App, build: Build, noted: Generation) -> PortResult<Next> {
+        let ended = build.run(self, app, noted).await;
         // What follows needs no daemon: the next build may begin.
         self.slot = None;
+        self.shop.slot_freed.notify_one();
         match ended? {
             Ended::Image(image, entry) => {
                 self.write_back(app, Some(image), Some(*entry)).await?;
@@ -288,12 +287,7 @@ impl Attendance {
         match written {
             Written::Done { commits, refused } => {
                 self.announce_commits(&commits);
-                self.memory
-                    .update(|memory| {
-                        memory.running = None;
-                        memory.supersedes = 0;
-                    })
-                    .await?;
+                self.memory.update(|memory| memory.running = None).await?;
                 if commits.is_empty() && finished.is_none() {
                     self.nothing_written(&refused);
                 }
@@ -309,11 +303,28 @@ impl Attendance {
                 building::close(&self.shop, &image, finished, (&commits, &refused), self.trace.clone()).await;
                 Ok(())
             }
+            Written::Unregistered => {
+                self.memory.update(|memory| memory.running = None).await?;
+                if let (Some(image), Some(entry)) = (&image, finished) {
+                    self.disown(app, image, entry).await;
+                }
+                Ok(())
+            }
             Written::Denied(why) => {
                 self.warn(&why);
                 self.fail(image.as_ref(), FailureKind::Infrastructure, &why).await
             }
         }
+    }
+
+    /// A build whose app was unregistered meanwhile: recorded, and deployed nowhere.
+    async fn disown(&self, app: &App, image: &Image, mut entry: BuildEntry) {
+        let reason = "the app is not registered any more".to_owned();
+        let status = status::disowned(&app.name, &reason, self.shop.config.link.clone());
+        self.close_status(app, &image.revision, &status).await;
+        entry.phase = BuildPhase::NotCommitted { digest: image.digest.clone(), reason };
+        entry.ended = Some(self.shop.ambient.now());
+        self.shop.announcer.enter(&entry, self.trace.clone());
     }
 
     /// Says what was refused. The committer has noted it, so that the same is not decided again at once.

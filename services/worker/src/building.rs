@@ -1,7 +1,9 @@
 //! One attempt at a build, from its place to its recorded digest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable};
 use fabrique_core::app::App;
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, Reason, decide};
@@ -10,7 +12,6 @@ use fabrique_core::id::{BuildId, BuildKey, Channel, ImageRepository, InvalidId, 
 use fabrique_core::memory::{Built, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Generation;
-use fabrique_observer::Apps;
 use fabrique_ports::builder::{
     Autopsy, BuildFailure, BuildOutcome, BuildRequest, Condition, Need, Placed, PlacementLease,
 };
@@ -105,12 +106,11 @@ impl Build {
         mut self,
         attendance: &Attendance,
         app: &App,
-        apps: &Apps,
         noted: Generation,
     ) -> PortResult<Ended> {
         let cancel = CancellationToken::new();
         self.announce_pending(attendance, app).await;
-        let guard = watch_for_halt(attendance, app, apps, noted);
+        let guard = watch_for_halt(attendance, app, noted);
         let work = self.place_and_build(attendance, app, cancel.clone());
         let (outcome, halt) = {
             tokio::pin!(guard, work);
@@ -240,7 +240,8 @@ impl Build {
     ) -> PortResult<Ended> {
         let shop = &attendance.shop;
         let ports = &shop.ports;
-        match ports.registry.has(&app.image, &digest).await {
+        let answers = || ports.registry.has(&app.image, &digest);
+        match answers.retry(patient()).when(PortError::transient).await {
             Ok(true) => {}
             Ok(false) => {
                 let message = format!("the daemon pushed {digest}, and the registry does not have it");
@@ -256,7 +257,8 @@ impl Build {
             digest: digest.clone(),
             at: shop.ambient.now(),
         };
-        ports.records.put_record(&record).await?;
+        let put = || ports.records.put_record(&record);
+        put.retry(patient()).when(PortError::transient).await?;
         let built = Built {
             build: record.build.clone(),
             key: record.key.clone(),
@@ -270,6 +272,7 @@ impl Build {
                     running.pushed = true;
                 }
                 memory.built = Some(built.clone());
+                memory.supersedes = 0;
                 memory.failure = None;
                 memory.no_cache = false;
             })
@@ -378,7 +381,7 @@ pub(crate) async fn close(
 }
 
 /// Looks again at every newer wake until the build has to end.
-async fn watch_for_halt(attendance: &Attendance, app: &App, apps: &Apps, mut noted: Generation) -> Halt {
+async fn watch_for_halt(attendance: &Attendance, app: &App, mut noted: Generation) -> Halt {
     let shop = &attendance.shop;
     loop {
         tokio::select! {
@@ -387,26 +390,34 @@ async fn watch_for_halt(attendance: &Attendance, app: &App, apps: &Apps, mut not
             () = shop.board.newer_than(&app.name, noted) => {}
         }
         let newest = shop.board.wanted(&app.name).0;
-        match look_again(attendance, app, apps).await {
+        let look = tokio::select! {
+            () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
+            () = shop.stop.cancelled() => return Halt::ShuttingDown,
+            look = look_again(attendance, app) => look,
+        };
+        match look {
             Ok(Action::Stop { superseded_by }) => return Halt::Superseded(superseded_by),
             Ok(_) => noted = newest,
             Err(error) => {
                 tracing::warn!(app = %app.name, %error, "could not look again; the build goes on for now");
-                tokio::time::sleep(shop.config.backoff_base).await;
+                tokio::select! {
+                    () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
+                    () = tokio::time::sleep(shop.config.backoff_base) => {}
+                }
             }
         }
     }
 }
 
-async fn look_again(attendance: &Attendance, app: &App, apps: &Apps) -> PortResult<Action> {
+async fn look_again(attendance: &Attendance, app: &App) -> PortResult<Action> {
     let shop = &attendance.shop;
     let memory = attendance.memory.refresh().await?;
     let newest = shop.apps.read().await?;
-    let (app, apps) = match newest.registrations.apps.get(&app.name) {
-        Some(app) => (app, newest.as_ref()),
-        None => (app, apps),
+    // The registration is the allow-list: without it nothing is pushed.
+    let Some(app) = newest.registrations.apps.get(&app.name) else {
+        return Ok(Action::Stop { superseded_by: None });
     };
-    let view = shop.observer.observe(app, apps, &memory, shop.ambient.now()).await?;
+    let view = shop.observer.observe(app, &newest, &memory, shop.ambient.now()).await?;
     let decision = decide(&view);
     attendance.announce(&app.name, &view, &decision);
     Ok(decision.action)
@@ -419,6 +430,11 @@ pub(crate) async fn tag(shop: Arc<Shop>, repository: ImageRepository, image: Ima
             tracing::warn!(image = %repository, tag, %error, "the tag was not set; the reconciler will");
         }
     }
+}
+
+/// An image that is pushed is worth a few attempts at recording it.
+fn patient() -> ExponentialBuilder {
+    ExponentialBuilder::default().with_jitter().with_min_delay(Duration::from_millis(100)).with_max_times(5)
 }
 
 fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy) -> BuildFailure {

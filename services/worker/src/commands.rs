@@ -96,10 +96,9 @@ async fn carry_out(shop: &Arc<Shop>, request: &Request) -> PortResult<Reply> {
         }
         Command::Cancel => cancel(shop, request, &memory).await?,
         Command::Release => release(shop, app, &memory).await?,
-        Command::Repair => written(
-            shop.committer.write(Task::Repair, Arc::clone(&memory)).await?,
-            "every binding agrees already",
-        ),
+        Command::Repair => {
+            written(write_all(shop, Task::Repair, &memory).await?, "every binding agrees already")
+        }
     };
     if reply.done {
         let cause = WakeCause {
@@ -167,7 +166,7 @@ async fn write_all(shop: &Shop, task: Task, memory: &Arc<AppMemory>) -> PortResu
                 return Ok(Written::Done { commits: all, refused });
             }
             Written::Done { commits, .. } => all.extend(commits),
-            denied @ Written::Denied(_) => return Ok(denied),
+            other @ (Written::Denied(_) | Written::Unregistered) => return Ok(other),
         }
     }
 }
@@ -175,6 +174,7 @@ async fn write_all(shop: &Shop, task: Task, memory: &Arc<AppMemory>) -> PortResu
 fn written(written: Written, nothing: &str) -> Reply {
     match written {
         Written::Denied(why) => refused(why),
+        Written::Unregistered => refused("the app is not registered any more"),
         Written::Done { refused: channels, commits } => match channels.first() {
             Some((environment, _, verdict)) => refused(format!("{environment}: {verdict}")),
             None if commits.is_empty() => done(nothing),

@@ -52,6 +52,8 @@ pub(crate) type Refused = (EnvironmentName, Channel, Verdict);
 pub(crate) enum Written {
     /// These commits reached the branch, and these channels were refused.
     Done { commits: Vec<Landed>, refused: Vec<Refused> },
+    /// The app is not registered any more, so nothing may be written for it.
+    Unregistered,
     /// The forge refuses to be written to; a person has to act.
     Denied(String),
 }
@@ -201,7 +203,9 @@ impl Rounds {
     }
 
     async fn propose(&self, job: &Job, apps: &Apps, tree: &Tree) -> PortResult<Proposal> {
-        let Some(app) = apps.registrations.apps.get(job.memory.app()) else { return Ok(Proposal::default()) };
+        let Some(app) = apps.registrations.apps.get(job.memory.app()) else {
+            return Ok(Proposal { unregistered: true, ..Proposal::default() });
+        };
         match &job.task {
             Task::Complete(image) => {
                 let memory = job.memory.get().await;
@@ -341,7 +345,10 @@ impl Rounds {
                 }
             })
             .await;
-        let answer = updated.map(|_| Written::Done { commits: landed.to_vec(), refused: proposal.refused });
+        let answer = updated.map(|_| match proposal.unregistered {
+            true => Written::Unregistered,
+            false => Written::Done { commits: landed.to_vec(), refused: proposal.refused },
+        });
         drop(job.reply.send(answer));
     }
 }
@@ -364,7 +371,9 @@ fn by_person<P: Fn(&Tree) -> Plan>(
 
 /// Whether a job may join what is planned for this push already.
 fn fits(job: &Job, proposal: &Proposal, planned: &[Planning], commits: usize) -> bool {
-    let together = !job.alone && planned.iter().all(|planning| !planning.job.alone);
+    // Two plans for one app start from the same files, so the second would undo the first.
+    let other = |planning: &Planning| !planning.job.alone && planning.job.memory.app() != job.memory.app();
+    let together = !job.alone && planned.iter().all(other);
     together && commits + proposal.staged.len() <= MAX_COMMITS
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Lease {
     app: AppName,
     board: Arc<dyn Board>,
     record: WorkRecord,
+    /// The record's revision when it was claimed: the app's place in the queue.
+    claimed_at: u64,
     revision: Arc<Mutex<u64>>,
     lost: CancellationToken,
     renewal: CancellationToken,
@@ -32,13 +34,20 @@ impl Lease {
         lease: Duration,
     ) -> PortResult<Option<Self>> {
         let record = desk.record.claimed_by(holder);
-        let Swap::Done(revision) = board.swap_work(&desk.app, &record, desk.revision).await? else {
-            return Ok(None);
+        let revision = match board.swap_work(&desk.app, &record, desk.revision).await {
+            Ok(Swap::Done(revision)) => revision,
+            Ok(Swap::Lost) => return Ok(None),
+            // No answer is an unknown outcome: the claim may stand, and then nobody else would renew it.
+            Err(error) => match standing(board.as_ref(), &desk.app, &record).await {
+                Ok(Some(revision)) => revision,
+                Ok(None) | Err(_) => return Err(error),
+            },
         };
         let held = Self {
             app: desk.app.clone(),
             board,
             record,
+            claimed_at: desk.revision,
             revision: Arc::new(Mutex::new(revision)),
             lost: CancellationToken::new(),
             renewal: CancellationToken::new(),
@@ -82,9 +91,9 @@ impl Lease {
         self.give_back(record).await
     }
 
-    /// Gives the app back as it was: still due.
+    /// Gives the app back as it was: still due, and not behind others.
     pub(crate) async fn release_undone(self) -> PortResult<()> {
-        let record = self.record.released(self.record.done);
+        let record = self.record.released_unserved(self.claimed_at);
         self.give_back(record).await
     }
 
@@ -142,11 +151,19 @@ async fn renew(
                 *revision = newer;
                 renewed = tokio::time::Instant::now();
             }
-            Ok(Swap::Lost) => {
-                tracing::warn!(%app, "the lease was taken over by another worker");
-                lost.cancel();
-                return;
-            }
+            // An earlier renewal that got no answer may have arrived after all.
+            Ok(Swap::Lost) => match standing(board.as_ref(), &app, &record).await {
+                Ok(Some(newer)) => {
+                    *revision = newer;
+                    renewed = tokio::time::Instant::now();
+                }
+                Ok(None) => {
+                    tracing::warn!(%app, "the lease was taken over by another worker");
+                    lost.cancel();
+                    return;
+                }
+                Err(error) => tracing::warn!(%app, %error, "the lease could not be renewed"),
+            },
             Err(error) => {
                 tracing::warn!(%app, %error, "the lease could not be renewed");
                 // Others may judge it dead from about now on: what goes on here is wasted.
@@ -158,4 +175,10 @@ async fn renew(
             }
         }
     }
+}
+
+/// The record's revision while it is still ours.
+async fn standing(board: &dyn Board, app: &AppName, ours: &WorkRecord) -> PortResult<Option<u64>> {
+    let (_, record, revision) = board.desk(app).await?;
+    Ok((record.token == ours.token && record.holder == ours.holder).then_some(revision))
 }

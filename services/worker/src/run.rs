@@ -1,14 +1,14 @@
 //! The worker's loop: follow the board, claim what is due, wait for the next change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Desk, Due, next_due};
+use fabrique_core::work::{Desk, Due, Generation, next_due};
 use fabrique_observer::{AppsReader, Observer};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,7 +19,8 @@ use crate::board::BoardView;
 use crate::commands;
 use crate::committer::Committer;
 use crate::config::{Ports, WorkerConfig};
-use fabrique_ports::Ambient;
+use fabrique_ports::bus::EventBody;
+use fabrique_ports::{Ambient, Fault};
 
 /// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
@@ -74,6 +75,7 @@ impl Worker {
         let builds = CancellationToken::new();
         let shop = Arc::new(Shop {
             slots: Arc::new(Semaphore::new(self.ports.placement.capacity())),
+            slot_freed: Notify::new(),
             stop: builds.clone(),
             config: self.config,
             ports: self.ports,
@@ -104,7 +106,7 @@ struct FrontDesk {
     /// Which task attends to which app.
     busy: HashMap<Id, AppName>,
     /// Apps that want a build and found every slot taken.
-    need_slot: HashSet<AppName>,
+    need_slot: HashMap<AppName, Generation>,
     /// Apps whose peers did not answer: how often in a row, and when to look again.
     troubled: HashMap<AppName, (u32, Instant)>,
 }
@@ -115,7 +117,7 @@ impl FrontDesk {
             shop,
             attended: JoinSet::new(),
             busy: HashMap::new(),
-            need_slot: HashSet::new(),
+            need_slot: HashMap::new(),
             troubled: HashMap::new(),
         }
     }
@@ -135,6 +137,7 @@ impl FrontDesk {
                 () = stop.cancelled() => {}
                 _ = changes.changed() => {}
                 Some(left) = self.attended.join_next_with_id() => self.left(left),
+                () = self.shop.slot_freed.notified() => {}
                 () = tokio::time::sleep(sleep) => {}
             }
         }
@@ -150,11 +153,11 @@ impl FrontDesk {
         let now = Instant::now();
         let open = desks.iter().filter(|desk| {
             !self.is_busy(&desk.app)
-                && (slots > 0 || !self.need_slot.contains(&desk.app))
+                && (slots > 0 || self.need_slot.get(&desk.app).is_none_or(|seen| desk.wanted > *seen))
                 && self.troubled.get(&desk.app).is_none_or(|(_, until)| *until <= now)
         });
         let desk = next_due(open, self.shop.ambient.now())?.clone();
-        let slot = if self.need_slot.remove(&desk.app) {
+        let slot = if self.need_slot.remove(&desk.app).is_some() {
             Arc::clone(&self.shop.slots).try_acquire_owned().ok()
         } else {
             None
@@ -174,14 +177,21 @@ impl FrontDesk {
         let Some(left) = left else { return };
         match left {
             Left::Settled => drop(self.troubled.remove(&app)),
-            Left::NeedsSlot => {
+            Left::Overtaken => {
+                self.troubled.insert(app, (0, Instant::now() + self.backoff(0, true) / 4));
+            }
+            Left::NeedsSlot(seen) => {
                 self.troubled.remove(&app);
-                self.need_slot.insert(app);
+                self.need_slot.insert(app, seen);
             }
             Left::Troubled(error) => {
                 let (times, _) = self.troubled.get(&app).copied().unwrap_or((0, Instant::now()));
                 let wait = self.backoff(times, error.transient());
                 tracing::warn!(%app, %error, wait_ms = wait.as_millis(), "looked in vain");
+                if error.fault() == Fault::Denied {
+                    let body = EventBody::Warning { app: Some(app.clone()), message: error.to_string() };
+                    self.shop.announcer.say(None, body);
+                }
                 metrics::counter!("fabrique_troubles_total", "peer" => error.peer().to_string()).increment(1);
                 self.troubled.insert(app, (times.saturating_add(1), Instant::now() + wait));
             }

@@ -27,6 +27,10 @@ pub(crate) async fn settle(
 ) -> PortResult<Memory> {
     let before = memory.get().await;
     let abandoned = before.running.clone().filter(|running| running.token != token);
+    // Closed before it is forgotten: whoever comes after a crash in between closes it again.
+    if let Some(running) = &abandoned {
+        close_abandoned(ports, running, &before).await?;
+    }
     let fates = fates(ports, apps_repo, &before, &apps.commit).await?;
     let deployed = deployed_by_us(app, apps, &before);
     let after = memory
@@ -47,9 +51,6 @@ pub(crate) async fn settle(
             }
         })
         .await?;
-    if let Some(running) = abandoned {
-        close_abandoned(ports, &running).await?;
-    }
     Ok(after)
 }
 
@@ -111,15 +112,18 @@ fn deployed_by_us(app: &App, apps: &Apps, memory: &Memory) -> Vec<(EnvironmentNa
         .collect()
 }
 
-async fn close_abandoned(ports: &Ports, running: &Running) -> PortResult<()> {
+/// Ends the history of a build without a worker. One whose image is recorded may be adopted yet, and is
+/// written as committed then.
+async fn close_abandoned(ports: &Ports, running: &Running, memory: &Memory) -> PortResult<()> {
     let Some(mut entry) = ports.history.build(&running.build).await? else { return Ok(()) };
-    // A recorded image is adopted, and that ends its history.
-    if entry.phase.is_final() || running.pushed {
+    if entry.phase.is_final() {
         return Ok(());
     }
-    entry.phase = BuildPhase::Failed {
-        kind: FailureKind::Infrastructure,
-        message: "its worker went away; another one took over".to_owned(),
+    let built = memory.built.as_ref().filter(|built| built.build == running.build);
+    let why = "its worker went away";
+    entry.phase = match built {
+        Some(built) => BuildPhase::NotCommitted { digest: built.digest.clone(), reason: why.to_owned() },
+        None => BuildPhase::Failed { kind: FailureKind::Infrastructure, message: why.to_owned() },
     };
     ports.history.put_build(&entry).await?;
     ports.logs.close_log(&running.build).await

@@ -99,6 +99,12 @@ pub(crate) fn built_only(
     CommitStatus { context: context(app), state, description, link }
 }
 
+/// A build that nobody may deploy any more.
+pub(crate) fn disowned(app: &AppName, why: &str, link: Option<String>) -> CommitStatus {
+    let description = format!("built, not deployed: {why}");
+    CommitStatus { context: context(app), state: StatusState::Error, description, link }
+}
+
 /// A pending status whose build nothing needs any more.
 pub(crate) fn not_needed(app: &AppName, why: &Reason, link: Option<String>) -> CommitStatus {
     let description = format!("not built: {why}");

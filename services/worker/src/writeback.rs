@@ -42,6 +42,8 @@ impl Staged {
 /// What an app's write-back would do on a tree.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Proposal {
+    /// The app is not registered any more, so there is nothing to propose.
+    pub(crate) unregistered: bool,
     /// Commits, in the order to be chained.
     pub(crate) staged: Vec<Staged>,
     /// Channels that the composition already shows: nothing to commit, but the memory may have to learn it.
@@ -78,7 +80,11 @@ pub(crate) async fn propose(
     (memory, now): (&Memory, Timestamp),
 ) -> PortResult<Proposal> {
     let mut proposal = Proposal::default();
-    let Some(head) = &view.head else { return Ok(proposal) };
+    let Some(head) = &view.head else {
+        let gone = |e: &Environment| (e.name.clone(), Channel::Image, Verdict::OffBranch);
+        proposal.refused.extend(app.environments.iter().map(gone));
+        return Ok(proposal);
+    };
     let mut tree = tree.clone();
     for (seen, candidate) in &view.environments {
         let Some(environment) = app.environments.iter().find(|e| e.name == seen.name) else { continue };

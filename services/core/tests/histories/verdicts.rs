@@ -218,7 +218,9 @@ proptest! {
     #[test]
     fn a_build_is_superseded_at_most_as_often_in_a_row_as_the_policy_says(view in views()) {
         if matches!(decide(&view).reason, Reason::Superseded { .. }) {
-            prop_assert!(view.memory.supersedes < view.policy.max_supersedes);
+            // A build that left the branch can never be committed, so finishing it would serve nobody.
+            let left_the_branch = view.running_to_target.is_none();
+            prop_assert!(left_the_branch || view.memory.supersedes < view.policy.max_supersedes);
         }
     }
 
