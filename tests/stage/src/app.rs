@@ -1,4 +1,4 @@
-//! An app as the seeds describe it: a repository with a Dockerfile and an overlay with two placeholders,
+//! An app as a team would have it: a repository with a Dockerfile and an overlay with two placeholders,
 //! and its registration.
 
 use std::fmt::Write as _;
