@@ -173,6 +173,46 @@ async fn a_registry_that_is_down_delays_a_build_and_fails_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_listed_read_and_replayed() {
+    let settings = Settings { max_attempts: 2, dead_letter_rest: "1h".to_owned(), ..Settings::default() };
+    let scene = Scene::with(settings).await;
+    let registry = scene.stage.bed.registry().peer();
+    registry.kill9().await.unwrap();
+    let revision = scene.app.push("for later").await.unwrap();
+    let name = scene.app.options.name.as_str();
+    let letter = wait_until("the app to be a dead letter", LONG, || async {
+        let letters = scene.stage.json(&["dlq"]).await.ok()?;
+        letters.as_array()?.iter().find(|letter| letter["app"] == name && letter["stuck"] == "dead").cloned()
+    });
+    let letter = letter.await.unwrap();
+    assert_eq!(
+        (&letter["failure"]["attempts"], &letter["failure"]["kind"]),
+        (&json!(2), &json!("infrastructure"))
+    );
+    let (_, shown, _) = scene.stage.try_command(&["dlq", "show", name]).await.unwrap();
+    assert!(shown.contains(&revision[..12]), "{shown}");
+
+    registry.start_again().await.unwrap();
+    scene.stage.command(&["dlq", "replay", name]).await.unwrap();
+    scene.committed_once(&revision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_app_that_is_unregistered_during_its_build_is_not_deployed_and_not_called_deployed() {
+    let scene = Scene::set().await;
+    scene.stage.hook("cluster", "apps").await.unwrap();
+    let revision = scene.push_to_the_gate().await;
+    let apps = scene.stage.clone_apps().await.unwrap();
+    apps.git(&["rm", "-q", "apps/citation/app.yaml"]).await.unwrap();
+    apps.commit("Unregister citation").await.unwrap();
+    apps.push().await.unwrap();
+    let status = scene.stage.status_becomes(&scene.app, &revision, "error").await.unwrap();
+    assert!(status.description.contains("stopped"), "{status:?}");
+    scene.gate.open();
+    assert_eq!(scene.stage.composition("citation").await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_forge_that_is_down_at_commit_time_gets_the_commit_later_from_the_same_build() {
     let scene = Scene::set().await;
     let revision = scene.push_to_the_gate().await;
