@@ -53,7 +53,8 @@ impl Line {
 
 fn refused(reason: &str, stderr: &str) -> Result<PushOutcome, GitError> {
     let said = remote_words(stderr);
-    if MOVED.iter().any(|words| reason.contains(words)) {
+    let moved = |text: &str| MOVED.iter().any(|words| text.contains(words));
+    if moved(reason) {
         Ok(PushOutcome::Moved)
     } else if NO.iter().any(|words| reason.contains(words)) {
         // Gitea's hook asks Gitea itself; when that fails the hook declines as well.
@@ -61,6 +62,10 @@ fn refused(reason: &str, stderr: &str) -> Result<PushOutcome, GitError> {
             return Err(GitError::Unreachable(said));
         }
         Ok(PushOutcome::Refused(if said.is_empty() { shown(reason) } else { said }))
+    } else if moved(&said) {
+        // With --atomic the line says "atomic transaction failed", and only the other side says of what. By then it
+        // has the commit's objects, so that asking whether the commit is there would mislead.
+        Ok(PushOutcome::Moved)
     } else {
         Ok(PushOutcome::Unknown(shown(&format!("{reason}\n{stderr}"))))
     }
@@ -119,6 +124,16 @@ mod tests {
             let stdout: &'static str = line(summary).leak();
             assert_eq!(ended(1, stdout, "").unwrap(), PushOutcome::Moved, "{summary}");
         }
+    }
+
+    #[test]
+    fn a_race_that_is_lost_inside_the_atomic_update_is_moved() {
+        let stdout: &'static str = line("[remote rejected] (atomic transaction failed)").leak();
+        let lock =
+            "remote: error: cannot lock ref 'refs/heads/main': is at 1 but expected 2\nerror: failed to push";
+        assert_eq!(ended(1, stdout, lock).unwrap(), PushOutcome::Moved);
+        let outcome = ended(1, stdout, "remote: error: something else").unwrap();
+        assert!(matches!(outcome, PushOutcome::Unknown(_)), "{outcome:?}");
     }
 
     #[test]
