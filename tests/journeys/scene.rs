@@ -1,7 +1,9 @@
 //! How most journeys begin: everything runs, and one app is deployed.
 
-use fabrique_bed::GitRepo;
+use fabrique_bed::{GitRepo, wait_until};
 use fabrique_stage::{AppOptions, Fabrique, SampleApp, Stage, StageBuilder};
+
+use crate::LONG;
 
 /// A stage on which everything runs and one app has made its first push.
 pub(crate) struct Scene {
@@ -24,14 +26,23 @@ impl Scene {
     /// On a stage as described.
     pub(crate) async fn open_on(builder: StageBuilder, options: AppOptions) -> Self {
         let (stage, fabrique) = running(builder).await;
-        let app = SampleApp::create(&stage, options).await.unwrap();
+        // Told by hand until it is accepted: a receiver that hears of a repository for the first time on a busy
+        // machine may answer 503, and Gitea does not try again.
+        let app = SampleApp::create(&stage, AppOptions { hook: false, ..options }).await.unwrap();
         let first = app.push("first").await.unwrap();
+        let repo = format!("atlas/{}", app.options.repo);
+        wait_until("the first push to be accepted", LONG, || async {
+            let (status, _) = stage.deliver_push(&repo, &"0".repeat(40), &first).await.ok()?;
+            (status == 202).then_some(())
+        })
+        .await
+        .unwrap();
         if app.options.deployed {
             stage.deployed(&app, &first).await.unwrap();
         }
         stage.status_becomes(&app, &first, "success").await.unwrap();
         stage.settled(&app.options.name, 0).await.unwrap();
-        // Only now: from here on registrations wake by themselves, a repository that has nothing but a README too.
+        stage.hook("atlas", &app.options.repo).await.unwrap();
         stage.hook("cluster", "apps").await.unwrap();
         Self { fabrique, app, first, stage }
     }

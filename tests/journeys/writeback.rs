@@ -1,8 +1,8 @@
 //! What happens on `cluster/apps`, by fabrique and by people.
 
 use fabrique_bed::{GitRepo, wait_until};
-use fabrique_stage::{AppOptions, Moment, SampleApp};
-use serde_json::{Value, json};
+use fabrique_stage::{AppOptions, Gate, Moment, SampleApp};
+use serde_json::Value;
 
 use crate::LONG;
 use crate::scene::{Scene, person_rewrites, rewrite_in, running};
@@ -323,32 +323,19 @@ async fn our_own_webhook_replayed_ten_times_makes_no_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_writers_to_cluster_apps_lose_nothing_and_hold_nothing_up() {
+async fn fifty_writers_to_cluster_apps_lose_nothing_and_the_commit_arrives_among_them() {
     let scene = Scene::open(AppOptions::named("citation")).await;
     let (stage, app) = (&scene.stage, &scene.app);
-    let write = async |number: usize| {
-        let path = format!("/repos/cluster/apps/contents/notes/{number}.md");
-        let body = json!({ "branch": "main", "message": format!("Note {number}"), "content": "bm90ZQ==" });
-        let gitea = stage.bed.gitea();
-        // Gitea refuses a writer who lost the race: then the writer comes again, as people do.
-        wait_until(&format!("writer {number}"), 3 * LONG, || async {
-            let token = gitea.admin_token();
-            let (status, _) = gitea.api_as(token, "POST", &path, Some(body.clone())).await.ok()?;
-            (status == 201 || status == 422).then_some(())
-        })
-        .await
-        .unwrap();
-    };
-    let writers = futures::future::join_all((0..50).map(write));
-    let pushes = async {
-        app.push("second").await.unwrap();
-        app.push("third").await.unwrap()
-    };
-    let (_, newest) = tokio::join!(writers, pushes);
-    stage.committed_once(app, &newest).await.unwrap();
+    let gate = Gate::new();
+    let revision = app.push_steps(&gate.steps()).await.unwrap();
+    gate.reached().await.unwrap();
+    let names: Vec<String> = (0..50).map(|number| format!("notes/{number}.md")).collect();
+    let writers = futures::future::join_all(names.iter().map(|name| stage.write_note(name)));
+    let (written, ()) = tokio::join!(writers, async { gate.open() });
+    written.into_iter().collect::<anyhow::Result<()>>().unwrap();
+    stage.committed_once(app, &revision).await.unwrap();
 
     let apps = stage.clone_apps().await.unwrap();
     let notes = apps.git(&["ls-tree", "--name-only", "HEAD", "notes/"]).await.unwrap();
     assert_eq!(notes.lines().count(), 50, "every acknowledged note is there");
-    assert_eq!(scene.deployed_revision().await, newest);
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Stage`] starts real peers ([`fabrique_bed`]), creates `cluster/apps` and the tokens that each role
 //! needs, writes one configuration file, and runs the `fabrique` binary as processes that can be stopped,
-//! killed and paused. [`SampleApp`] is an app of one repository with both placeholders bound, as the seeds
-//! describe it. Nothing here reaches into fabrique: it is seen through its command line, its webhook and
+//! killed and paused. [`SampleApp`] is an app of one repository with both placeholders bound, as a team
+//! would have it. Nothing here reaches into fabrique: it is seen through its command line, its webhook and
 //! what it leaves on the servers.
 
 mod app;
@@ -16,6 +16,7 @@ mod look;
 mod process;
 mod stage;
 mod trap;
+mod writer;
 
 pub use app::{AppOptions, SampleApp};
 pub use bus::BuildSeen;
