@@ -326,20 +326,22 @@ impl Deciding<'_> {
         (release.min().map_or(Action::Nothing, Action::WaitUntil), reason)
     }
 
-    /// What waits for a person says more than what is up to date, and an image more than an infra.
+    /// What waits for a person says most, whatever the channel; then an image says more than an infra.
     fn most_telling(&self) -> Option<&Verdict> {
-        let rank = |v: &Verdict| match v {
-            Verdict::Trouble(_) => 0,
-            Verdict::TakenBack { .. } => 1,
-            Verdict::Rewound { .. } | Verdict::DeployedUnknown { .. } => 2,
-            Verdict::Held { .. } => 3,
-            Verdict::Older { .. } | Verdict::OffBranch => 4,
-            Verdict::Unchanged { .. } => 5,
-            Verdict::Advance | Verdict::UpToDate => 6,
-            Verdict::NoImageYet => 7,
-            Verdict::NotAutomatic => 8,
+        let rank = |c: &ChannelVerdict| match (&c.verdict, c.channel) {
+            (Verdict::Trouble(_), _) => 0,
+            (Verdict::TakenBack { .. }, _) => 1,
+            (Verdict::Rewound { .. } | Verdict::DeployedUnknown { .. }, _) => 2,
+            (Verdict::Held { .. }, _) => 3,
+            (Verdict::Older { .. } | Verdict::OffBranch, _) => 4,
+            (Verdict::Unchanged { .. }, Channel::Image) => 5,
+            (Verdict::Advance | Verdict::UpToDate, Channel::Image) => 6,
+            (Verdict::Unchanged { .. }, Channel::Infra) => 7,
+            (Verdict::Advance | Verdict::UpToDate, Channel::Infra) => 8,
+            (Verdict::NoImageYet, _) => 9,
+            (Verdict::NotAutomatic, _) => 10,
         };
-        self.channels.iter().map(|c| &c.verdict).min_by_key(|v| rank(v))
+        self.channels.iter().min_by_key(|c| rank(c)).map(|c| &c.verdict)
     }
 }
 
