@@ -31,6 +31,17 @@ async fn the_first_push_becomes_a_digest_on_cluster_apps() {
     assert_eq!(commits.len(), 2, "one commit for the image and one for the overlay: {commits:?}");
     let manifest = stage.manifest("citation", &composition.digest).await.unwrap();
     assert_eq!(manifest.media_type, "application/vnd.oci.image.manifest.v1+json", "one platform, no index");
+
+    let since = stage.wanted("citation").await.unwrap();
+    let second = app.push("hello again").await.unwrap();
+    let composition = stage.deployed(&app, &second).await.unwrap();
+    stage.settled("citation", since).await.unwrap();
+    let status = stage.status_becomes(&app, &second, "success").await.unwrap();
+    let deployed = format!("deployed to prod: built {}", composition.digest);
+    assert_eq!(
+        status.description, deployed,
+        "what is said of the image stays, although the overlay did not change"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
