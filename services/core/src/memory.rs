@@ -125,7 +125,7 @@ pub struct ChannelMemory {
     /// A commit about to be pushed. It is read back after a crash: in the branch's history it was
     /// committed, elsewhere on the forge it was committed and taken back, nowhere it never happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intent: Option<Committed>,
+    pub intent: Option<Intent>,
     /// Intents of holders that went away before they pushed. One of them may have been stopped in between and
     /// push later, so that its commit has to be recognised as automation's own when it shows up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -145,6 +145,15 @@ pub struct RefusedCommit {
     pub base: Revision,
     /// Why, for people.
     pub why: String,
+}
+
+/// A commit about to be pushed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// The head of `cluster/apps` that it is made on: the push succeeds there or nowhere.
+    pub base: Revision,
+    /// What is committed when it arrives.
+    pub commit: Committed,
 }
 
 /// One automatic commit.
@@ -178,10 +187,10 @@ impl ChannelMemory {
     pub fn resolve_intent(&mut self, arrived: bool) {
         let Some(intent) = self.intent.take() else { return };
         if arrived {
-            self.committed = Some(intent);
+            self.committed = Some(intent.commit);
             return;
         }
-        self.abandoned.push(intent);
+        self.abandoned.push(intent.commit);
         let surplus = self.abandoned.len().saturating_sub(Self::ABANDONED);
         self.abandoned.drain(..surplus);
     }

@@ -75,7 +75,7 @@ mod tests {
 
     use fabrique_core::decision::Reason;
     use fabrique_core::id::{AppName, BuildId, BuildKey, EnvironmentName, Revision};
-    use fabrique_core::memory::{Committed, Running};
+    use fabrique_core::memory::{Committed, Intent, Running};
     use fabrique_core::verdict::Verdict;
     use fabrique_core::work::{Generation, Waiting, WorkRecord};
 
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(woken.as_deref(), Some("the commit status of 111111111111 is still pending"));
 
         let prod = EnvironmentName::parse("prod").unwrap();
-        memory.channel_mut(&prod, Channel::Infra).intent =
-            Some(Committed { commit: None, revision: revision("1"), digest: None, key: None });
+        let commit = Committed { commit: None, revision: revision("1"), digest: None, key: None };
+        memory.channel_mut(&prod, Channel::Infra).intent = Some(Intent { base: revision("2"), commit });
         let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
         assert_eq!(woken.as_deref(), Some("nobody read back whether the infra of prod was committed"));
     }

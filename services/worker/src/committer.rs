@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fabrique_core::app::Environment;
 use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
-use fabrique_core::memory::{Committed, Memory};
+use fabrique_core::memory::{Committed, Intent, Memory};
 use fabrique_core::verdict::Verdict;
 use fabrique_gitops::batch::{Batch, MAX_COMMITS};
 use fabrique_gitops::plan::{self, Plan};
@@ -259,7 +259,8 @@ impl Rounds {
         for (index, (planning, landed)) in landed(writing, &prepared).enumerate() {
             let noted = planning.job.memory.update(|memory| {
                 for (environment, channel, committed) in landed.iter().filter_map(|l| l.automatic.as_ref()) {
-                    memory.channel_mut(environment, *channel).intent = Some(committed.clone());
+                    let intent = Intent { base: base.clone(), commit: committed.clone() };
+                    memory.channel_mut(environment, *channel).intent = Some(intent);
                 }
             });
             noted.await.map_err(|error| Unprepared { of: Some(index), error })?;
@@ -309,7 +310,8 @@ impl Rounds {
         let Some(last) = prepared.commits.last() else { return Ok(PushOutcome::Moved) };
         let head = self.apps.read().await?.commit.clone();
         let (deployments, forge) = (self.ports.deployments.as_ref(), self.ports.forge.as_ref());
-        let arrived = commit_arrived(deployments, forge, &self.apps_repo, last, &head).await?;
+        let commit = (last, &prepared.base);
+        let arrived = commit_arrived(deployments, forge, &self.apps_repo, commit, &head).await?;
         Ok(if arrived { PushOutcome::Pushed } else { PushOutcome::Moved })
     }
 

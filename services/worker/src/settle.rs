@@ -5,7 +5,7 @@ use fabrique_core::app::App;
 use fabrique_core::build::BuildInputs;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
-use fabrique_core::memory::{Committed, Memory, Running};
+use fabrique_core::memory::{Committed, Intent, Memory, Running};
 use fabrique_gitops::composition;
 use fabrique_observer::Apps;
 use fabrique_ports::PortResult;
@@ -61,13 +61,14 @@ async fn fates(
     apps_repo: &RepoName,
     memory: &Memory,
     head: &Revision,
-) -> PortResult<Vec<(EnvironmentName, Channel, Committed, bool)>> {
+) -> PortResult<Vec<(EnvironmentName, Channel, Intent, bool)>> {
     let mut fates = Vec::new();
     for (environment, remembered) in &memory.environments {
         for channel in [Channel::Image, Channel::Infra] {
             let Some(intent) = remembered.channel(channel).intent.clone() else { continue };
-            let arrived = match &intent.commit {
+            let arrived = match &intent.commit.commit {
                 Some(commit) => {
+                    let commit = (commit, &intent.base);
                     commit_arrived(ports.deployments.as_ref(), ports.forge.as_ref(), apps_repo, commit, head)
                         .await?
                 }
@@ -79,18 +80,23 @@ async fn fates(
     Ok(fates)
 }
 
-/// Whether a commit whose push had no clear outcome reached the forge.
+/// Whether a commit whose push had no clear outcome was ever the branch's head. One that is off the branch was,
+/// and was removed, if the forge has it; unless the branch went on from its base without it: then another
+/// commit won the race, and the forge may have kept the objects of the loser.
 pub(crate) async fn commit_arrived(
     deployments: &dyn Deployments,
     forge: &dyn Forge,
     apps_repo: &RepoName,
-    commit: &Revision,
+    (commit, base): (&Revision, &Revision),
     head: &Revision,
 ) -> PortResult<bool> {
-    match deployments.fate(commit, head).await? {
-        CommitFate::OnBranch => Ok(true),
-        CommitFate::OffBranch => forge.has_commit(apps_repo, commit).await,
+    if deployments.fate(commit, head).await? == CommitFate::OnBranch {
+        return Ok(true);
     }
+    if head != base && deployments.fate(base, head).await? == CommitFate::OnBranch {
+        return Ok(false);
+    }
+    forge.has_commit(apps_repo, commit).await
 }
 
 /// What compositions show as built by fabrique. The memory learns it where it knows of no commit: it was

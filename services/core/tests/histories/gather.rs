@@ -175,9 +175,9 @@ pub(crate) fn read_back(world: &World, tip: AppsId, memory: &mut Memory) {
         for channel in [Channel::Image, Channel::Infra] {
             let known = memory.channel_mut(&environment_name(index), channel);
             if let Some(intent) = known.intent.take() {
-                let commit = intent.commit.as_ref().map(number);
+                let commit = intent.commit.commit.as_ref().map(number);
                 if commit.is_some_and(|id| world.apps.is_pushed(id)) {
-                    known.committed = Some(intent);
+                    known.committed = Some(intent.commit);
                 }
             }
             let newest = world.apps.history(tip).find_map(|id| {

@@ -4,7 +4,7 @@
 use fabrique_core::decision::{Action, Advance, Reason};
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{BuildId, BuildKey, Channel, Digest};
-use fabrique_core::memory::{Built, Running};
+use fabrique_core::memory::{Built, Intent, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image};
@@ -13,7 +13,7 @@ use fabrique_core::work::{Due, Generation};
 
 use crate::apps::{Automatic, Value};
 use crate::gather::{self, Sight};
-use crate::ids::{AppsId, Rev, environment_name, number, revision};
+use crate::ids::{AppsId, Rev, apps_revision, environment_name, number, revision};
 use crate::world::World;
 
 #[derive(Debug, Clone, Default)]
@@ -393,10 +393,13 @@ impl Step<'_> {
             .iter()
             .filter_map(|id| Some((*id, self.world.apps.at(*id).automatic.clone()?)))
             .collect();
+        let base = apps_revision(draft.sight.base);
         self.world.memory.update(|memory| {
             for (id, automatic) in &intents {
                 let name = environment_name(automatic.environment);
-                memory.channel_mut(&name, automatic.channel).intent = Some(gather::committed(*id, automatic));
+                let commit = gather::committed(*id, automatic);
+                let intent = Intent { base: base.clone(), commit };
+                memory.channel_mut(&name, automatic.channel).intent = Some(intent);
             }
         });
         self.job.at = At::Push(draft);
