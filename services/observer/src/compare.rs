@@ -26,6 +26,7 @@ type Place = (RepoName, Revision, Revision);
 
 /// What all looks found so far.
 pub(crate) struct Known {
+    times: StdMutex<Recent<(RepoName, Revision), i64>>,
     relations: StdMutex<Recent<Place, Relation>>,
     changes: StdMutex<Recent<Place, ChangedPaths>>,
 }
@@ -33,7 +34,27 @@ pub(crate) struct Known {
 impl Default for Known {
     fn default() -> Self {
         let (relations, changes) = (Recent::new(KEPT / 2), Recent::new(KEPT / 2));
-        Self { relations: StdMutex::new(relations), changes: StdMutex::new(changes) }
+        let times = StdMutex::new(Recent::new(KEPT / 2));
+        Self { times, relations: StdMutex::new(relations), changes: StdMutex::new(changes) }
+    }
+}
+
+impl Known {
+    /// When a commit was made, in seconds of Unix time.
+    pub(crate) async fn commit_time(
+        &self,
+        source: &dyn SourceHistory,
+        repo: &RepoName,
+        revision: &Revision,
+    ) -> PortResult<i64> {
+        let place = (repo.clone(), revision.clone());
+        let known = lock(&self.times).get(&place);
+        if let Some(time) = known {
+            return Ok(time);
+        }
+        let time = source.commit_time(repo, revision).await?;
+        lock(&self.times).insert(place, time);
+        Ok(time)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fabrique_core::app::{App, Composition, DeployedImage, Environment, Hold, ImageFrom, InfraFrom};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, decide};
-use fabrique_core::id::{BuildKey, Channel, RelPath, Revision};
+use fabrique_core::id::{BranchName, BuildKey, Channel, RelPath, RepoName, Revision};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::policy::Policy;
 use fabrique_core::relation::{Relation, Watched};
@@ -38,6 +38,14 @@ pub struct Observer {
     known: Arc<Known>,
 }
 
+/// A branch's head that was asked for ahead of a look.
+#[derive(Debug, Clone)]
+pub struct Ahead {
+    repo: RepoName,
+    branch: BranchName,
+    head: BranchHead,
+}
+
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
 #[derive(Debug, Clone)]
 pub struct CandidateView {
@@ -67,14 +75,25 @@ impl Observer {
         &self.policy
     }
 
-    /// Brings within reach what a look at `app` is going to need, for a caller that waits for something else
-    /// meanwhile: the history up to the branch's head. What goes wrong here shows again in the look.
-    pub async fn warm_up(&self, app: &App) {
-        let head = self.forge.branch_head(&app.source.repo, &app.source.branch).await;
-        let Ok(BranchHead::At(head)) = head else { return };
-        if let Err(error) = self.source.commit_time(&app.source.repo, &head).await {
+    /// Asks for the head of the app's branch and fetches the history up to it, for a caller that waits for
+    /// something else meanwhile. What goes wrong here shows again in the look.
+    pub async fn look_ahead(&self, app: &App) -> Option<Ahead> {
+        let (repo, branch) = (&app.source.repo, &app.source.branch);
+        let head = self.forge.branch_head(repo, branch).await.ok()?;
+        if let BranchHead::At(head) = &head
+            && let Err(error) = self.commit_time(app, head).await
+        {
             tracing::debug!(app = %app.name, %error, "the history was not fetched ahead");
         }
+        Some(Ahead { repo: repo.clone(), branch: branch.clone(), head })
+    }
+
+    /// When a commit of the app's source was made, in seconds of Unix time.
+    ///
+    /// # Errors
+    /// When the forge has no such commit, or cannot be asked for one that is not here.
+    pub async fn commit_time(&self, app: &App, revision: &Revision) -> PortResult<i64> {
+        self.known.commit_time(self.source.as_ref(), &app.source.repo, revision).await
     }
 
     /// Everything the decision about `app` reads. Costs one request to the forge when the head is what is
@@ -83,7 +102,27 @@ impl Observer {
     /// # Errors
     /// When a peer that has to be asked does not answer.
     pub async fn observe(&self, app: &App, apps: &Apps, memory: &Memory, now: Timestamp) -> PortResult<View> {
-        let head = match self.forge.branch_head(&app.source.repo, &app.source.branch).await? {
+        self.observe_from(None, app, apps, memory, now).await
+    }
+
+    /// The same, from a head that was asked for already, if it is one of this app's branch.
+    ///
+    /// # Errors
+    /// As [`Observer::observe`].
+    pub async fn observe_from(
+        &self,
+        ahead: Option<Ahead>,
+        app: &App,
+        apps: &Apps,
+        memory: &Memory,
+        now: Timestamp,
+    ) -> PortResult<View> {
+        let (repo, branch) = (&app.source.repo, &app.source.branch);
+        let head = match ahead.filter(|ahead| ahead.repo == *repo && ahead.branch == *branch) {
+            Some(ahead) => ahead.head,
+            None => self.forge.branch_head(repo, branch).await?,
+        };
+        let head = match head {
             BranchHead::At(head) => head,
             BranchHead::NoBranch => {
                 return Ok(self.without_target(

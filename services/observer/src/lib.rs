@@ -14,4 +14,4 @@ mod recent;
 pub mod watch;
 
 pub use apps::{Apps, AppsReader};
-pub use gather::{CandidateView, Observer};
+pub use gather::{Ahead, CandidateView, Observer};

@@ -12,13 +12,12 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Verdict;
 use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Desk, Generation};
-use fabrique_observer::{Apps, AppsReader, Observer};
+use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
@@ -28,6 +27,7 @@ use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
 use crate::lease::Lease;
 use crate::memory::AppMemory;
+use crate::pending::Pending;
 use crate::settle::settle;
 use crate::status;
 use crate::writeback::Image;
@@ -77,7 +77,7 @@ pub(crate) struct Attendance {
     pub(crate) trace: Option<String>,
     slot: Option<OwnedSemaphorePermit>,
     /// The pending status on its way: others wait for it, so that it cannot come last.
-    pub(crate) pending: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) pending: Mutex<Option<Pending>>,
 }
 
 /// What follows a look.
@@ -148,7 +148,10 @@ impl Attendance {
             // Noted before anything is read: a wake that comes later makes the app due again.
             let (noted, trace) = self.shop.board.wanted(name);
             self.trace = trace.or(self.trace.take());
-            let apps = if look == 0 { self.first_read(name).await? } else { self.shop.apps.read().await? };
+            let (apps, ahead) = match look {
+                0 => self.first_read(name).await?,
+                _ => (self.shop.apps.read().await?, None),
+            };
             let Some(app) = apps.registrations.apps.get(name) else {
                 return self.unregistered(name, noted).await;
             };
@@ -157,7 +160,7 @@ impl Attendance {
                 let config = &self.shop.config;
                 settle(&self.shop.ports, &config.apps_repo, app, &apps, &self.memory, token).await?;
             }
-            let (view, decision) = self.look(app, &apps).await?;
+            let (view, decision) = self.look(app, &apps, ahead).await?;
             if said.as_ref() != Some(&decision) {
                 self.announce(name, &view, &decision);
             }
@@ -173,21 +176,20 @@ impl Attendance {
         Ok(Leave::Undone(Left::Troubled(error)))
     }
 
-    /// Reads the registrations. After a push there is news of the source too, which is fetched meanwhile.
-    async fn first_read(&self, name: &AppName) -> PortResult<Arc<Apps>> {
+    /// Reads the registrations. After a push there is news of the source too, which is looked at meanwhile.
+    async fn first_read(&self, name: &AppName) -> PortResult<(Arc<Apps>, Option<Ahead>)> {
         let known = self.shop.apps.last_read().filter(|_| self.trace.is_some());
-        let warm_up = async {
-            if let Some(app) = known.as_ref().and_then(|apps| apps.registrations.apps.get(name)) {
-                self.shop.observer.warm_up(app).await;
-            }
+        let looking_ahead = async {
+            let app = known.as_ref()?.registrations.apps.get(name)?;
+            self.shop.observer.look_ahead(app).await
         };
-        let (apps, ()) = tokio::join!(self.shop.apps.read(), warm_up);
-        apps
+        let (apps, ahead) = tokio::join!(self.shop.apps.read(), looking_ahead);
+        Ok((apps?, ahead))
     }
 
-    async fn look(&self, app: &App, apps: &Apps) -> PortResult<(View, Decision)> {
-        let memory = self.memory.get().await;
-        let view = self.shop.observer.observe(app, apps, &memory, self.shop.ambient.now()).await?;
+    async fn look(&self, app: &App, apps: &Apps, ahead: Option<Ahead>) -> PortResult<(View, Decision)> {
+        let (memory, now) = (self.memory.get().await, self.shop.ambient.now());
+        let view = self.shop.observer.observe_from(ahead, app, apps, &memory, now).await?;
         let decision = decide(&view);
         self.end_release(&view, &decision).await?;
         Ok((view, decision))
@@ -439,7 +441,7 @@ impl Attendance {
 
     pub(crate) async fn set_status(&self, app: &App, revision: &Revision, status: &CommitStatus) -> bool {
         if let Some(pending) = self.pending.lock().await.take()
-            && let Err(error) = pending.await
+            && let Err(error) = pending.gone().await
         {
             tracing::error!(app = %app.name, %error, "setting the pending status panicked");
         }

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attend::{Attendance, Shop};
 use crate::committer::{Landed, Refused};
 use crate::logging::BuildLog;
+use crate::pending::Pending;
 use crate::status;
 use crate::writeback::Image;
 
@@ -123,6 +124,9 @@ impl Build {
                 }
             }
         };
+        if let Some(pending) = attendance.pending.lock().await.as_ref() {
+            pending.over();
+        }
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => BuildOutcome::Failed(from_port(&error)),
@@ -139,17 +143,18 @@ impl Build {
         }
     }
 
-    /// Sets the pending status in the background, so that the build does not wait for it.
+    /// Sets the pending status in the background, so that the build does not wait for it, and only if the build
+    /// lasts.
     async fn announce_pending(&self, attendance: &Attendance, app: &App) {
         let status = status::pending(&app.name, &self.reason, attendance.shop.config.link.clone());
         let (shop, revision) = (Arc::clone(&attendance.shop), self.entry.revision.clone());
         let (name, repo) = (app.name.clone(), app.source.repo.clone());
-        let setting = tokio::spawn(async move {
+        let pending = Pending::soon(async move {
             if let Err(error) = shop.ports.forge.set_status(&repo, &revision, &status).await {
                 tracing::warn!(app = %name, %error, "the pending status was not set");
             }
         });
-        *attendance.pending.lock().await = Some(setting);
+        *attendance.pending.lock().await = Some(pending);
     }
 
     async fn place_and_build(
@@ -164,7 +169,7 @@ impl Build {
             trust: app.build.trust.clone(),
             patience: attendance.shop.config.patience,
         };
-        let epoch = ports.source.commit_time(&app.source.repo, &self.entry.revision);
+        let epoch = attendance.shop.observer.commit_time(app, &self.entry.revision);
         let place = async {
             tokio::select! {
                 placed = ports.placement.acquire(&need) => placed.map(Some),

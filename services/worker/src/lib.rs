@@ -20,6 +20,7 @@ mod config;
 mod lease;
 mod logging;
 mod memory;
+mod pending;
 mod run;
 mod settle;
 mod status;
