@@ -107,11 +107,7 @@ async fn a_worker_killed_between_the_image_push_and_its_record_is_replaced() {
     let nats = scene.stage.bed.nats().peer();
     nats.kill9().await.unwrap();
     scene.gate.open();
-    wait_until("the image to be pushed", LONG, || async {
-        (scene.stage.stored_manifests("citation") > 0).then_some(())
-    })
-    .await
-    .unwrap();
+    scene.stage.image_stored("citation").await.unwrap();
     scene.worker.peer.kill9().await.unwrap();
     nats.start_again().await.unwrap();
     let second = scene.taken_over(&revision).await;

@@ -94,11 +94,7 @@ async fn a_build_that_ends_while_the_bus_is_down_is_committed_when_it_is_back() 
     let nats = scene.stage.bed.nats().peer();
     nats.kill9().await.unwrap();
     scene.gate.open();
-    wait_until("the image to be pushed", LONG, || async {
-        (scene.stage.stored_manifests("citation") > 0).then_some(())
-    })
-    .await
-    .unwrap();
+    scene.stage.image_stored("citation").await.unwrap();
     nats.start_again().await.unwrap();
     scene.committed_once(&revision).await;
 }

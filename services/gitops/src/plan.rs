@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 use crate::tree::Tree;
 use crate::{binding, composition, layout};
 
-pub use hold::{in_force, release_hold, set_hold};
+pub use hold::{ends, in_force, release_hold, set_hold};
 pub use image::{deploy_image, roll_back};
 pub use infra::advance_infra;
 pub use repair::repair;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use fabrique_core::id::Revision;
 use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree};
 use fabrique_ports::PortResult;
@@ -57,15 +58,18 @@ impl AppsReader {
 }
 
 fn tree_of(snapshot: &Snapshot) -> Tree {
-    snapshot.files.iter().map(|(path, file)| (path.clone(), entry_of(file))).collect()
+    let entry = |file: &SnapshotFile| entry(file.kind, file.content.clone());
+    snapshot.files.iter().map(|(path, file)| (path.clone(), entry(file))).collect()
 }
 
-fn entry_of(file: &SnapshotFile) -> Entry {
-    let kind = match file.kind {
+/// A file of a repository, as plans see it.
+#[must_use]
+pub fn entry(kind: source::FileKind, bytes: Bytes) -> Entry {
+    let kind = match kind {
         source::FileKind::Regular => FileKind::Regular,
         source::FileKind::Executable => FileKind::Executable,
         source::FileKind::Symlink => FileKind::Symlink,
         source::FileKind::Submodule => FileKind::Submodule,
     };
-    Entry { kind, bytes: file.content.clone() }
+    Entry { kind, bytes }
 }

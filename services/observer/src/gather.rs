@@ -421,9 +421,7 @@ fn shows_image(deployed: &DeployedImage, committed: &Committed) -> bool {
 
 fn in_force(hold: Option<&Hold>, now: Timestamp) -> Option<HoldView> {
     let hold = hold.filter(|hold| plan::in_force(hold, now))?;
-    let until = hold.until.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    let until = until.and_then(|t| u64::try_from(t.as_millisecond()).ok()).map(Timestamp);
-    Some(HoldView { by: hold.by.clone(), reason: hold.reason.clone(), until })
+    Some(HoldView { by: hold.by.clone(), reason: hold.reason.clone(), until: plan::ends(hold) })
 }
 
 fn bad_glob(app: &App, error: &globset::Error) -> PortError {

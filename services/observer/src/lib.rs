@@ -13,5 +13,5 @@ mod gather;
 mod recent;
 pub mod watch;
 
-pub use apps::{Apps, AppsReader};
+pub use apps::{Apps, AppsReader, entry};
 pub use gather::{Ahead, CandidateView, Observer};

@@ -16,7 +16,7 @@ use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 use fabrique_ports::records::{BuildEntry, BuildPhase};
-use fabrique_ports::{Fault, Peer, PortError, PortResult};
+use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
 use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +31,6 @@ use crate::pending::Pending;
 use crate::settle::settle;
 use crate::status;
 use crate::writeback::Image;
-use fabrique_ports::Ambient;
 
 /// Looks at one app in a row before others get their turn.
 const LOOKS: usize = 30;

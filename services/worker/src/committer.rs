@@ -18,7 +18,7 @@ use fabrique_gitops::plan::{self, Plan};
 use fabrique_gitops::{Refusal, Tree};
 use fabrique_observer::{Apps, AppsReader, Observer};
 use fabrique_ports::deployments::{NewCommit, PreparedPush, PushOutcome};
-use fabrique_ports::{Fault, Peer, PortError, PortResult};
+use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,7 +26,6 @@ use crate::config::Ports;
 use crate::memory::AppMemory;
 use crate::settle::commit_arrived;
 use crate::writeback::{Image, Proposal, Staged, propose};
-use fabrique_ports::Ambient;
 
 /// Rounds before a write-back gives up: only other writers can make one fail, and each of them wrote.
 const ROUNDS: u32 = 100;

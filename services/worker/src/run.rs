@@ -8,6 +8,8 @@ use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
 use fabrique_core::work::{Desk, Due, Generation, next_due};
 use fabrique_observer::{AppsReader, Observer};
+use fabrique_ports::bus::EventBody;
+use fabrique_ports::{Ambient, Fault};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -19,8 +21,6 @@ use crate::board::BoardView;
 use crate::commands;
 use crate::committer::Committer;
 use crate::config::{Ports, WorkerConfig};
-use fabrique_ports::bus::EventBody;
-use fabrique_ports::{Ambient, Fault};
 
 /// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use fabrique_ports::records::BuildPhase;
 use crate::config::Ports;
 use crate::memory::AppMemory;
 
-/// Brings the memory in line with the truth before anything is decided. Returns it as it is afterwards.
+/// Brings the memory in line with the truth before anything is decided.
 pub(crate) async fn settle(
     ports: &Ports,
     apps_repo: &RepoName,
@@ -24,7 +24,7 @@ pub(crate) async fn settle(
     apps: &Apps,
     memory: &AppMemory,
     token: u64,
-) -> PortResult<Memory> {
+) -> PortResult<()> {
     let before = memory.get().await;
     let abandoned = before.running.clone().filter(|running| running.token != token);
     // Closed before it is forgotten: whoever comes after a crash in between closes it again.
@@ -33,7 +33,7 @@ pub(crate) async fn settle(
     }
     let fates = fates(ports, apps_repo, &before, &apps.commit).await?;
     let deployed = deployed_by_us(app, apps, &before);
-    let after = memory
+    memory
         .update(|memory| {
             if memory.running.as_ref().is_some_and(|running| running.token != token) {
                 memory.running = None;
@@ -50,8 +50,8 @@ pub(crate) async fn settle(
                 remembered.committed.get_or_insert_with(|| shown.clone());
             }
         })
-        .await?;
-    Ok(after)
+        .await
+        .map(drop)
 }
 
 /// Which intents arrived. One that the forge knows off the branch was pushed and removed by a person:

@@ -7,15 +7,10 @@ use fabrique_core::id::{AppName, Digest, Revision};
 use fabrique_core::verdict::Verdict;
 use fabrique_ports::forge::{CommitStatus, StatusState};
 
-/// The context under which an app's builds are reported.
-pub(crate) fn context(app: &AppName) -> String {
-    format!("fabrique/build/{app}")
-}
-
 /// A build of `app` is under way.
 pub(crate) fn pending(app: &AppName, reason: &Reason, link: Option<String>) -> CommitStatus {
     let description = format!("building: {reason}");
-    CommitStatus { context: context(app), state: StatusState::Pending, description, link }
+    status(app, StatusState::Pending, description, link)
 }
 
 /// A pending status whose build was stopped.
@@ -24,7 +19,7 @@ pub(crate) fn superseded(app: &AppName, by: Option<&Revision>, link: Option<Stri
         Some(by) => format!("superseded by {} before it was built", by.short()),
         None => "stopped before it was built: nothing needs it any more".to_owned(),
     };
-    CommitStatus { context: context(app), state: StatusState::Error, description, link }
+    status(app, StatusState::Error, description, link)
 }
 
 /// The final status of the target, when the decision has one to give. `digest` is what the app last built.
@@ -55,18 +50,12 @@ pub(crate) fn settled(
         | Reason::NotWanted { .. } => return None,
     };
     debug_assert!(!matches!(decision.action, Action::Build { .. } | Action::Commit(_)));
-    Some(CommitStatus { context: context(&app.name), state, description, link })
+    Some(status(&app.name, state, description, link))
 }
 
 fn settled_verdict(app: &App, verdict: &Verdict, digest: Option<&Digest>) -> Option<(StatusState, String)> {
     match verdict {
-        Verdict::UpToDate => {
-            let environments: Vec<&str> = app.environments.iter().map(|e| e.name.as_str()).collect();
-            Some((
-                StatusState::Success,
-                format!("deployed to {}: {}", environments.join(", "), built(digest)),
-            ))
-        }
+        Verdict::UpToDate => Some((StatusState::Success, deployed_text(app, digest))),
         Verdict::Unchanged { .. } | Verdict::Held { .. } => Some((StatusState::Success, verdict.to_string())),
         Verdict::Trouble(_) => Some((StatusState::Error, verdict.to_string())),
         Verdict::NoImageYet | Verdict::NotAutomatic => Some((StatusState::Success, built(digest))),
@@ -84,7 +73,7 @@ fn settled_verdict(app: &App, verdict: &Verdict, digest: Option<&Digest>) -> Opt
 pub(crate) fn deployed(app: &App, digest: &Digest, link: Option<String>) -> CommitStatus {
     let text =
         if app.environments.is_empty() { built(Some(digest)) } else { deployed_text(app, Some(digest)) };
-    CommitStatus { context: context(&app.name), state: StatusState::Success, description: text, link }
+    status(&app.name, StatusState::Success, text, link)
 }
 
 /// A build whose image is recorded and not deployed.
@@ -96,19 +85,24 @@ pub(crate) fn built_only(
 ) -> CommitStatus {
     let state = if matches!(why, Verdict::Trouble(_)) { StatusState::Error } else { StatusState::Success };
     let description = format!("built, not deployed: {why}; {digest}");
-    CommitStatus { context: context(app), state, description, link }
+    status(app, state, description, link)
 }
 
 /// A build that nobody may deploy any more.
 pub(crate) fn disowned(app: &AppName, why: &str, link: Option<String>) -> CommitStatus {
     let description = format!("built, not deployed: {why}");
-    CommitStatus { context: context(app), state: StatusState::Error, description, link }
+    status(app, StatusState::Error, description, link)
 }
 
 /// A pending status whose build nothing needs any more.
 pub(crate) fn not_needed(app: &AppName, why: &Reason, link: Option<String>) -> CommitStatus {
     let description = format!("not built: {why}");
-    CommitStatus { context: context(app), state: StatusState::Error, description, link }
+    status(app, StatusState::Error, description, link)
+}
+
+/// Each app has a context of its own, so that several of one repository do not hide each other.
+fn status(app: &AppName, state: StatusState, description: String, link: Option<String>) -> CommitStatus {
+    CommitStatus { context: format!("fabrique/build/{app}"), state, description, link }
 }
 
 fn deployed_text(app: &App, digest: Option<&Digest>) -> String {

@@ -1,17 +1,17 @@
 //! Planning the commits of one app on a tree, under the guard.
 
 use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment, OverlaySource};
-use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, RelPath, Revision};
+use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
 use fabrique_core::memory::{Committed, Memory, RefusedCommit};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
 use fabrique_core::view::EnvironmentView;
 use fabrique_gitops::overlay::{Collector, OverlayFiles};
 use fabrique_gitops::plan::{self, Plan, Planned};
-use fabrique_gitops::{Entry, FileKind, Refusal, Tree, composition};
-use fabrique_observer::CandidateView;
+use fabrique_gitops::{Refusal, Tree, composition};
+use fabrique_observer::{CandidateView, entry};
 use fabrique_ports::PortResult;
-use fabrique_ports::source::{self, SourceFile, SourceHistory};
+use fabrique_ports::source::SourceHistory;
 
 use crate::committer::Refused;
 
@@ -180,18 +180,9 @@ async fn collect(
             Err(refusal) => return Ok(Err(refusal)),
         };
         let files = source.read_directory(&overlay.repo, revision, &directory).await?;
-        collector.add(directory, files.unwrap_or_default().into_iter().map(entry));
+        let files = files.unwrap_or_default().into_iter();
+        collector.add(directory, files.map(|file| (file.path, entry(file.kind, file.content))));
     }
-}
-
-fn entry(file: SourceFile) -> (RelPath, Entry) {
-    let kind = match file.kind {
-        source::FileKind::Regular => FileKind::Regular,
-        source::FileKind::Executable => FileKind::Executable,
-        source::FileKind::Symlink => FileKind::Symlink,
-        source::FileKind::Submodule => FileKind::Submodule,
-    };
-    (file.path, Entry { kind, bytes: file.content })
 }
 
 /// Adds a plan to the proposal and returns the tree that follows it.

@@ -155,6 +155,15 @@ impl Stage {
         std::fs::read_dir(self.bed.folder().join(path)).map_or(0, Iterator::count)
     }
 
+    /// Waits until the registry stores a manifest of an image that had none.
+    ///
+    /// # Errors
+    /// When it does not in a minute.
+    pub async fn image_stored(&self, image: &str) -> Result<()> {
+        let stored = async || (self.stored_manifests(image) > 0).then_some(());
+        wait_until(&format!("an image of {image} to be pushed"), DEPLOYED, stored).await
+    }
+
     /// The status of an app's build on a revision; nothing when there is none.
     ///
     /// # Errors

@@ -10,12 +10,17 @@ use crate::message::{CommitMessage, Trailers, one_line};
 use crate::refusal::Refusal;
 use crate::tree::Tree;
 
-/// Whether `hold` is not over at `now`. A hold whose end cannot be read does not end.
+/// When `hold` ends. One whose end cannot be read does not end.
+#[must_use]
+pub fn ends(hold: &Hold) -> Option<Timestamp> {
+    let until = hold.until.as_deref()?.parse::<jiff::Timestamp>().ok()?;
+    u64::try_from(until.as_millisecond()).ok().map(Timestamp)
+}
+
+/// Whether `hold` is not over at `now`.
 #[must_use]
 pub fn in_force(hold: &Hold, now: Timestamp) -> bool {
-    let until = hold.until.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    let until = until.and_then(|until| u64::try_from(until.as_millisecond()).ok());
-    until.is_none_or(|until| until > now.0)
+    ends(hold).is_none_or(|end| end > now)
 }
 
 /// Puts a person's hold on a channel; one that is there is replaced.
