@@ -5,12 +5,17 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+use tokio::time::timeout;
 
 /// How long git has to remove its lock files before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long the killed ones have to be gone.
+const REAPED: Duration = Duration::from_secs(1);
+/// How often a group is looked at until it is gone.
+const POLL: Duration = Duration::from_millis(10);
 /// How much of the messages is kept; the rest is read and dropped.
 const MESSAGES: u64 = 16 << 10;
 
@@ -36,17 +41,17 @@ impl From<io::Error> for Stopped {
     }
 }
 
-/// Runs a command in a process group of its own, feeds it `input`, and waits for at most `timeout`. More than
+/// Runs a command in a process group of its own, feeds it `input`, and waits for at most `patience`. More than
 /// `limit` bytes on standard output stop it. If the future is dropped the group is ended all the same.
 pub(crate) async fn run(
     mut command: Command,
     input: Bytes,
-    timeout: Duration,
+    patience: Duration,
     limit: u64,
 ) -> Result<Finished, Stopped> {
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut group = Group::new(command.spawn()?)?;
-    let outcome = tokio::time::timeout(timeout, group.converse(input, limit)).await;
+    let outcome = timeout(patience, group.converse(input, limit)).await;
     match outcome {
         Ok(Ok(finished)) => Ok(finished),
         Ok(Err(stopped)) => {
@@ -115,9 +120,18 @@ impl Drop for Group {
 async fn end(mut child: Child, leader: Pid) {
     // Errors mean that nobody is left in the group.
     let _ = kill_process_group(leader, Signal::TERM);
-    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+    if timeout(GRACE, async { tokio::join!(child.wait(), gone(leader)) }).await.is_err() {
         let _ = kill_process_group(leader, Signal::KILL);
         let _ = child.wait().await;
+        // A dead child counts until whoever adopted it has reaped it, which some never do.
+        let _ = timeout(REAPED, gone(leader)).await;
+    }
+}
+
+/// Waits until nobody is left in a group. Its id is free only then, so that it names no stranger before.
+async fn gone(leader: Pid) {
+    while test_kill_process_group(leader).is_ok() {
+        tokio::time::sleep(POLL).await;
     }
 }
 
