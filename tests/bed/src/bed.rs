@@ -13,8 +13,8 @@ use crate::gitea::{Gitea, GiteaOptions};
 use crate::install::{self, Cache, Product};
 use crate::nats::{Nats, NatsOptions};
 use crate::peer::Peer;
-use crate::ports::free_port;
 use crate::registry::Registry;
+use crate::site::Site;
 
 /// Which peers a bed has, and how they differ from the usual.
 #[derive(Debug, Clone, Default)]
@@ -84,20 +84,23 @@ impl BedBuilder {
             .await
             .context("preparing the bed's binaries")??;
         let folder = Folder::create()?;
-        let registry_port = if self.registry { Some(free_port()?) } else { None };
+        let registry_site = if self.registry { Some(Site::free()?) } else { None };
+        let registry_port = registry_site.as_ref().map(Site::port);
         let cache = &cache;
         let path = folder.path();
         let nats = async {
             let Some(options) = self.nats else { return Ok(None) };
-            Nats::start(cache, &subfolder(path, "nats")?, options).await.map(Some)
+            Nats::start(cache, &subfolder(path, "nats")?, (Site::free()?, Site::free()?), options)
+                .await
+                .map(Some)
         };
         let gitea = async {
             let Some(options) = &self.gitea else { return Ok(None) };
-            Gitea::start(cache, &subfolder(path, "gitea")?, options).await.map(Some)
+            Gitea::start(cache, &subfolder(path, "gitea")?, Site::free()?, options).await.map(Some)
         };
         let registry = async {
-            let Some(port) = registry_port else { return Ok(None) };
-            Registry::start(cache, &subfolder(path, "registry")?, port).await.map(Some)
+            let Some(site) = registry_site else { return Ok(None) };
+            Registry::start(cache, &subfolder(path, "registry")?, site).await.map(Some)
         };
         let buildkit = try_join_all(self.buildkit.iter().enumerate().map(async |(number, options)| {
             let folder = subfolder(path, &format!("buildkit-{number}"))?;

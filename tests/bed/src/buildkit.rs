@@ -68,6 +68,7 @@ impl Buildkit {
             ],
             folder: home.path.clone(),
             user: account.switch.then(|| account.name.clone()),
+            entry: None,
         };
         // The socket never speaks TLS, so one probe serves both kinds.
         let probe = ["--addr", &format!("unix://{}", text(&socket)), "debug", "workers"].map(str::to_owned);

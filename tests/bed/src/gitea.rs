@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::http;
 use crate::install::{ADMIN, ADMIN_PASSWORD, Cache, Product, gitea_config};
 use crate::peer::{Peer, Ready};
-use crate::ports::free_port;
+use crate::site::Site;
 use crate::spawn::Launch;
 
 /// How Gitea passes a push on to its webhooks.
@@ -36,30 +36,35 @@ pub struct GiteaOptions {
 #[derive(Debug)]
 pub struct Gitea {
     peer: Peer,
-    port: u16,
+    site: Site,
     admin_token: String,
 }
 
 impl Gitea {
-    pub(crate) async fn start(cache: &Cache, folder: &Path, options: &GiteaOptions) -> Result<Self> {
-        let port = free_port()?;
+    pub(crate) async fn start(
+        cache: &Cache,
+        folder: &Path,
+        site: Site,
+        options: &GiteaOptions,
+    ) -> Result<Self> {
         let template = cache.folder(Product::GiteaData);
         let data = folder.join("data");
         fs::create_dir_all(&data)?;
         fs::copy(template.join("gitea.db"), data.join("gitea.db")).context("copying Gitea's database")?;
         let admin_token = fs::read_to_string(template.join("admin.token"))?.trim().to_owned();
         let config = folder.join("app.ini");
-        fs::write(&config, gitea_config(cache, folder, port, options)?)?;
+        fs::write(&config, gitea_config(cache, folder, &site, options)?)?;
         let launch = Launch {
             program: cache.folder(Product::Gitea).join("gitea"),
             args: ["web", "--config", &config.to_string_lossy()].map(str::to_owned).into(),
             env: vec![("HOME".to_owned(), folder.to_string_lossy().into_owned())],
             folder: folder.to_owned(),
             user: None,
+            entry: site.entry(),
         };
-        let ready = Ready::Http(format!("http://127.0.0.1:{port}/api/healthz"));
+        let ready = Ready::Http(format!("http://{}/api/healthz", site.socket()));
         let peer = Peer::start("gitea", launch, ready, folder.join("gitea.log")).await?;
-        Ok(Self { peer, port, admin_token })
+        Ok(Self { peer, site, admin_token })
     }
 
     /// The process.
@@ -68,10 +73,10 @@ impl Gitea {
         &self.peer
     }
 
-    /// `http://127.0.0.1:PORT`, without a slash at the end.
+    /// `http://127.0.0.1:PORT`, without a slash at the end; in a cluster the address that all of it reaches.
     #[must_use]
     pub fn base_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.site.socket())
     }
 
     /// The administrator's token, with every scope.
@@ -101,7 +106,7 @@ impl Gitea {
     /// The clone URL with any token in it, for the test's own git commands only.
     #[must_use]
     pub fn clone_url_as(&self, token: &str, org: &str, name: &str) -> String {
-        format!("http://{ADMIN}:{token}@127.0.0.1:{}/{org}/{name}.git", self.port)
+        format!("http://{ADMIN}:{token}@{}/{org}/{name}.git", self.site.socket())
     }
 
     /// Calls the API as the administrator: `path` starts after `/api/v1`, like `/repos/atlas/citation`.

@@ -51,6 +51,7 @@ mod nats;
 mod peer;
 mod ports;
 mod registry;
+mod site;
 mod spawn;
 mod template;
 mod tls;

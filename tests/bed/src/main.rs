@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use fabrique_bed::Bed;
-use fabrique_bed::install::{Cache, Product, ensure};
+use fabrique_bed::install::{Cache, Group, Product, ensure};
 
 #[derive(Parser)]
 #[command(about = "The real peers that fabrique is tested against")]
@@ -16,8 +16,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Build every peer that the cache lacks, and install what that needs
-    Build,
+    /// Build what the cache lacks, and install what that needs
+    Build {
+        /// Which peers; those on loopback unless asked
+        #[arg(value_enum, default_values_t = [Group::Peers])]
+        groups: Vec<Group>,
+    },
     /// Show where each peer is kept
     Paths,
     /// Start all peers and keep them until this process ends, for the bed's own tests
@@ -29,9 +33,9 @@ enum Action {
 async fn main() -> Result<()> {
     let mut out = std::io::stdout();
     match Arguments::parse().command {
-        Action::Build => {
+        Action::Build { groups } => {
             let cache = Cache::open()?;
-            for product in Product::ALL {
+            for product in Product::ALL.into_iter().filter(|product| groups.contains(&product.group())) {
                 let state = if cache.has(product) { "cached" } else { "built" };
                 ensure(&cache, &[product])?;
                 writeln!(out, "{product}: {state}")?;

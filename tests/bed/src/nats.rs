@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::install::{Cache, Product};
 use crate::peer::{Peer, Ready};
-use crate::ports::free_port;
+use crate::site::Site;
 use crate::spawn::Launch;
 use crate::template::fill;
 
@@ -29,26 +29,33 @@ pub struct NatsOptions {
 #[derive(Debug)]
 pub struct Nats {
     peer: Peer,
-    port: u16,
-    monitor_port: u16,
+    site: Site,
+    monitor: Site,
     /// One per entry of [`ROLES`]; none on an open bus.
     passwords: Vec<String>,
 }
 
 impl Nats {
-    pub(crate) async fn start(cache: &Cache, folder: &Path, options: NatsOptions) -> Result<Self> {
-        let (port, monitor_port) = (free_port()?, free_port()?);
+    /// Listens at `site`, and at `monitor` for who watches it; both in the same network.
+    pub(crate) async fn start(
+        cache: &Cache,
+        folder: &Path,
+        (site, monitor): (Site, Site),
+        options: NatsOptions,
+    ) -> Result<Self> {
         let store = folder.join("jetstream");
         fs::create_dir_all(&store)?;
         let passwords: Vec<String> =
             if options.open { Vec::new() } else { ROLES.iter().map(|_| crate::template::secret()).collect() };
         let names: Vec<String> =
             ROLES.iter().map(|role| format!("PASSWORD_{}", role.to_uppercase())).collect();
-        let (port_text, monitor_text) = (port.to_string(), monitor_port.to_string());
+        let (port_text, monitor_text) = (site.port().to_string(), monitor.port().to_string());
+        let address = site.address().to_string();
         let max_file_store = options.max_file_store.unwrap_or(DEFAULT_FILE_STORE).to_string();
         let store_text = store.to_string_lossy();
         let mut values = vec![
-            ("PORT", port_text.as_str()),
+            ("ADDRESS", address.as_str()),
+            ("PORT", &port_text),
             ("MONITOR_PORT", &monitor_text),
             ("STORE", &store_text),
             ("MAX_FILE_STORE", &max_file_store),
@@ -66,10 +73,11 @@ impl Nats {
             env: Vec::new(),
             folder: folder.to_owned(),
             user: None,
+            entry: site.entry(),
         };
-        let ready = Ready::Http(format!("http://127.0.0.1:{monitor_port}/healthz?js-enabled-only=true"));
+        let ready = Ready::Http(format!("http://{}/healthz?js-enabled-only=true", monitor.socket()));
         let peer = Peer::start("nats", launch, ready, folder.join("nats.log")).await?;
-        Ok(Self { peer, port, monitor_port, passwords })
+        Ok(Self { peer, site, monitor, passwords })
     }
 
     /// The process.
@@ -87,13 +95,13 @@ impl Nats {
         if self.passwords.is_empty() {
             return self.address();
         }
-        format!("nats://{role}:{}@127.0.0.1:{}", self.password(role), self.port)
+        format!("nats://{role}:{}@{}", self.password(role), self.site.socket())
     }
 
     /// `nats://127.0.0.1:PORT`, without a user.
     #[must_use]
     pub fn address(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
+        format!("nats://{}", self.site.socket())
     }
 
     /// The user name of a role, which is the role's name.
@@ -117,7 +125,7 @@ impl Nats {
     /// The base of the monitoring endpoints, like `/jsz` and `/connz`.
     #[must_use]
     pub fn monitor_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.monitor_port)
+        format!("http://{}", self.monitor.socket())
     }
 }
 

@@ -72,6 +72,7 @@ impl Peer {
             env: program.env,
             folder: program.folder,
             user: None,
+            entry: None,
         };
         Self::start(&program.name, launch, Ready::Http(program.ready_url), log).await
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use crate::http;
 use crate::install::{BUSYBOX_BLOBS, Cache, Product};
 use crate::peer::{Peer, Ready};
+use crate::site::Site;
 use crate::spawn::Launch;
 use crate::template::fill;
 
@@ -19,15 +20,19 @@ const BASE_TAG: &str = "1";
 #[derive(Debug)]
 pub struct Registry {
     peer: Peer,
-    port: u16,
+    site: Site,
 }
 
 impl Registry {
-    pub(crate) async fn start(cache: &Cache, folder: &Path, port: u16) -> Result<Self> {
+    pub(crate) async fn start(cache: &Cache, folder: &Path, site: Site) -> Result<Self> {
         let store = folder.join("store");
         fs::create_dir_all(&store)?;
         let config = folder.join("registry.yaml");
-        let values = [("PORT", port.to_string()), ("STORE", store.to_string_lossy().into_owned())];
+        let values = [
+            ("ADDRESS", site.address().to_string()),
+            ("PORT", site.port().to_string()),
+            ("STORE", store.to_string_lossy().into_owned()),
+        ];
         let values = values.each_ref().map(|(name, value)| (*name, value.as_str()));
         fs::write(&config, fill(include_str!("../config/registry.yaml"), &values)?)
             .context("writing the configuration of the registry")?;
@@ -37,10 +42,11 @@ impl Registry {
             env: vec![("OTEL_TRACES_EXPORTER".to_owned(), "none".to_owned())],
             folder: folder.to_owned(),
             user: None,
+            entry: site.entry(),
         };
-        let ready = Ready::Http(format!("http://127.0.0.1:{port}/v2/"));
+        let ready = Ready::Http(format!("http://{}/v2/", site.socket()));
         let peer = Peer::start("registry", launch, ready, folder.join("registry.log")).await?;
-        let registry = Self { peer, port };
+        let registry = Self { peer, site };
         registry.push_busybox(&cache.folder(Product::Busybox)).await.context("pushing the base image")?;
         Ok(registry)
     }
@@ -54,7 +60,7 @@ impl Registry {
     /// `127.0.0.1:PORT`, what image names start with.
     #[must_use]
     pub fn host(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.site.socket().to_string()
     }
 
     /// `http://127.0.0.1:PORT`.

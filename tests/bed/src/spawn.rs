@@ -25,6 +25,8 @@ pub(crate) struct Launch {
     pub folder: PathBuf,
     /// The user to become, when not the caller.
     pub user: Option<String>,
+    /// The namespaces to enter, when not the caller's.
+    pub entry: Option<Entry>,
 }
 
 impl Launch {
@@ -34,12 +36,41 @@ impl Launch {
         if let Some(user) = &self.user {
             command.args(["--reuid", user, "--regid", user, "--init-groups"]);
         }
-        command.args(["--pdeathsig", "SIGKILL", "--"]).arg(&self.program).args(&self.args);
+        command.args(["--pdeathsig", "SIGKILL", "--"]);
+        if let Some(entry) = self.entry {
+            command.args(entry.command());
+        }
+        command.arg(&self.program).args(&self.args);
         command.env_clear().env("PATH", crate::install::search_path());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.current_dir(&self.folder).process_group(0);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         Ok(command)
+    }
+}
+
+/// The namespaces of a process, to be entered by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Who is in them already.
+    pub holder: u32,
+    /// Processes and mounts too, not the network alone.
+    pub whole: bool,
+}
+
+impl Entry {
+    /// What to put before a program and its arguments to have it run there.
+    pub(crate) fn command(self) -> Vec<String> {
+        let mut words = vec!["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", self.holder)];
+        if self.whole {
+            words.extend([format!("--target={}", self.holder), "--mount".to_owned(), "--pid".to_owned()]);
+        }
+        words.push("--".to_owned());
+        if self.whole {
+            // The program is then nsenter's child, and is to end with it.
+            words.extend(["setpriv", "--pdeathsig", "SIGTERM", "--"].map(str::to_owned));
+        }
+        words
     }
 }
 

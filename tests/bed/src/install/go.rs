@@ -8,16 +8,22 @@ use anyhow::Result;
 
 use super::Workshop;
 
-/// A module of ours whose only purpose is to pin another one with all its dependencies.
+/// A module of ours whose only purpose is to pin others with all their dependencies.
 pub(crate) struct Pins {
     pub module: &'static str,
     pub sums: &'static str,
+    /// Imports what is built, or is the program itself.
     pub imports: &'static str,
     /// What the linker is told, beside leaving symbols out: a version that the program reports of itself.
     pub link: &'static str,
 }
 
 impl Pins {
+    /// Everything that decides what comes out.
+    pub(crate) fn parts(&self) -> Vec<&'static str> {
+        vec![self.module, self.sums, self.imports, self.link]
+    }
+
     /// Builds packages of the pinned modules into the product's folder, and returns the module's own folder.
     pub(crate) fn build(
         &self,
@@ -41,11 +47,19 @@ impl Pins {
     }
 }
 
-/// Builds one command of a module at a version; the checksum database vouches for it.
-pub(crate) fn install(shop: &Workshop<'_>, package: &str, version: &str) -> Result<()> {
+/// Builds commands of one module at a version; the checksum database vouches for it.
+pub(crate) fn install(shop: &Workshop<'_>, packages: &[&str], version: &str) -> Result<()> {
     let mut command = go(false);
-    command.env("GOBIN", shop.out).args(["install", "-ldflags", "-s -w", &format!("{package}@{version}")]);
+    command.env("GOBIN", shop.out).args(["install", "-ldflags", "-s -w"]);
+    command.args(packages.iter().map(|package| format!("{package}@{version}")));
     shop.run(&mut command).map(drop)
+}
+
+/// Like [`install`], of a command that is partly C.
+pub(crate) fn install_cgo(shop: &Workshop<'_>, package: &str, version: &str, tags: &str) -> Result<()> {
+    let mut command = go(true);
+    command.env("GOBIN", shop.out).args(["install", "-ldflags", "-s -w", "-tags", tags]);
+    shop.run(command.arg(format!("{package}@{version}"))).map(drop)
 }
 
 /// The folder of a module that `folder`'s module requires.

@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-pub use products::Product;
-pub(crate) use products::{ADMIN, ADMIN_PASSWORD, BUSYBOX_BLOBS, gitea_config};
+pub(crate) use products::{
+    ADMIN, ADMIN_PASSWORD, BUSYBOX_BLOBS, LAYER, LAYER_DIGEST, architecture, gitea_config,
+};
+pub use products::{Group, Product};
 pub(crate) use system::{Account, search_path, user_namespaces_restricted};
 
 /// Bumped when the code that builds changes what comes out.

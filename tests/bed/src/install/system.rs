@@ -15,29 +15,65 @@ const SUBORDINATE_IDS: u64 = 65_536;
 /// The first number that Debian's useradd gives out by itself.
 const FIRST_SUBORDINATE: u64 = 100_000;
 
-/// A program, the Debian package that brings it, and when it is needed.
+/// Something that the machine has to have, the Debian package that brings it, and when it is needed.
 struct Tool {
-    program: &'static str,
+    sign: Sign,
     package: &'static str,
-    /// The only product that needs it; every one when `None`.
-    product: Option<Product>,
+    /// The products that need it; every one when empty.
+    products: &'static [Product],
     /// Whether only building needs it, not running.
     build: bool,
 }
 
-const TOOLS: [Tool; 8] = [
-    Tool { program: "setpriv", package: "util-linux", product: None, build: false },
-    Tool { program: "git", package: "git", product: None, build: false },
-    Tool { program: "runc", package: "runc", product: Some(Product::Rootlesskit), build: false },
-    Tool { program: "newuidmap", package: "uidmap", product: Some(Product::Rootlesskit), build: false },
-    Tool { program: "gcc", package: "gcc", product: Some(Product::Gitea), build: true },
-    Tool { program: "python3", package: "python3", product: Some(Product::Nats), build: true },
-    Tool { program: PIP, package: "python3-pip", product: Some(Product::Nats), build: true },
-    Tool { program: "tar", package: "tar", product: Some(Product::Busybox), build: true },
-];
+/// How it shows that it is there.
+enum Sign {
+    Program(&'static str),
+    File(&'static str),
+    /// A module of Python, which may be there without its command.
+    PythonModule(&'static str),
+}
 
-/// Not a program but a module of Python, which may be there without its command.
-const PIP: &str = "pip";
+impl Sign {
+    fn is_there(&self) -> bool {
+        match self {
+            Self::Program(name) => finds(name),
+            Self::File(path) => Path::new(path).exists(),
+            Self::PythonModule(name) => python_has(name),
+        }
+    }
+}
+
+const TOOLS: [Tool; 17] = {
+    use Product::{
+        Argocd, Builder, Busybox, Debian, Gitea, KubeRouter, Kubectl, Kubernetes, Nats, Rootlesskit, Runc,
+    };
+    use Sign::{File, Program, PythonModule};
+    const fn to_run(program: &'static str, package: &'static str, products: &'static [Product]) -> Tool {
+        Tool { sign: Program(program), package, products, build: false }
+    }
+    const fn to_build(sign: Sign, package: &'static str, products: &'static [Product]) -> Tool {
+        Tool { sign, package, products, build: true }
+    }
+    [
+        to_run("setpriv", "util-linux", &[]),
+        to_run("git", "git", &[]),
+        to_run("runc", "runc", &[Rootlesskit]),
+        to_run("newuidmap", "uidmap", &[Rootlesskit, Builder]),
+        to_run("ip", "iproute2", &[Kubernetes]),
+        to_run("mount", "mount", &[Kubernetes]),
+        to_run("iptables", "iptables", &[Kubernetes, KubeRouter]),
+        to_run("ipset", "ipset", &[KubeRouter]),
+        to_run("redis-server", "redis-server", &[Argocd]),
+        to_build(Program("gcc"), "gcc", &[Gitea, Runc]),
+        to_build(Program("pkg-config"), "pkg-config", &[Runc]),
+        to_build(File("/usr/include/seccomp.h"), "libseccomp-dev", &[Runc]),
+        to_build(Program("python3"), "python3", &[Nats, Kubectl]),
+        to_build(PythonModule("pip"), "python3-pip", &[Nats, Kubectl]),
+        to_build(Program("tar"), "tar", &[Busybox, Debian, Builder]),
+        to_build(Program("debootstrap"), "debootstrap", &[Debian]),
+        to_build(Program("setcap"), "libcap2-bin", &[Builder]),
+    ]
+};
 
 /// PATH with the folders that a minimal environment leaves out.
 pub(crate) fn search_path() -> OsString {
@@ -67,8 +103,10 @@ fn finds(program: &str) -> bool {
 /// Installs missing packages and makes the user. With `built`, only what running needs.
 pub(super) fn prepare(products: &[Product], built: bool) -> Result<()> {
     let needed = TOOLS.iter().filter(|tool| !(built && tool.build));
-    let needed = needed.filter(|tool| tool.product.is_none_or(|product| products.contains(&product)));
-    let missing = needed.filter(|tool| if tool.program == PIP { !has_pip() } else { !finds(tool.program) });
+    let needed = needed.filter(|tool| {
+        tool.products.is_empty() || tool.products.iter().any(|product| products.contains(product))
+    });
+    let missing = needed.filter(|tool| !tool.sign.is_there());
     let mut packages: Vec<&str> = missing.map(|tool| tool.package).collect();
     if packages.contains(&"gcc") {
         packages.push("libc6-dev");
@@ -85,9 +123,13 @@ pub(super) fn prepare(products: &[Product], built: bool) -> Result<()> {
     Ok(())
 }
 
-fn has_pip() -> bool {
+fn python_has(module: &str) -> bool {
     let mut command = Command::new("python3");
-    command.args(["-m", "pip", "--version"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["-m", module, "--version"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
@@ -107,12 +149,22 @@ fn refresh_package_lists() -> Result<()> {
 }
 
 fn finish(command: &mut Command) -> Result<()> {
-    command.env("DEBIAN_FRONTEND", "noninteractive").env("PATH", search_path()).stdin(Stdio::null());
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    // Taken for a rescue shell, in which no package starts a server of its own.
+    command.env("RUNLEVEL", "1");
+    command.env("PATH", search_path()).stdin(Stdio::null());
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("starting {program}"))?;
     let told = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} failed ({}):\n{}", output.status, told.trim());
     Ok(())
+}
+
+/// The release of the distribution, like `bookworm`.
+pub(super) fn codename() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release")?;
+    let name = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    Ok(name.context("/etc/os-release names no release")?.trim_matches('"').to_owned())
 }
 
 /// The name of the user that runs this process.
