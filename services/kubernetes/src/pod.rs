@@ -1,0 +1,255 @@
+//! The builder pod: a typed value from a pure function, the same for every app but for its memory and its trust
+//! domain. Nothing in it comes from a repository.
+//!
+//! What every pod has in common is here; `shape` has what the two isolations do differently, `gate` the init container.
+
+mod gate;
+mod shape;
+
+use std::collections::BTreeMap;
+
+use fabrique_core::id::{Digest, TrustDomain};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, ContainerPort, ExecAction, LocalObjectReference, NodeAffinity, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Probe, ResourceRequirements,
+    TopologySpreadConstraint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+
+use self::shape::Shape;
+use crate::config::{Bytes, Isolation, Settings};
+use crate::daemon_toml::buildkitd_toml;
+use crate::labels;
+
+/// The port of the daemon's control API.
+pub const DAEMON_PORT: u16 = 1234;
+/// The container that runs the daemon.
+pub const DAEMON_CONTAINER: &str = "buildkitd";
+/// The init container that waits for the network policy.
+pub const GATE_CONTAINER: &str = "gate";
+/// A node with one of these labels belongs to the control plane, where no builder runs.
+pub const CONTROL_PLANE_LABELS: [&str; 2] =
+    ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+/// The ConfigMap with `buildkitd.toml`, one key for each isolation. It owns all builder pods.
+pub const CONFIG_MAP: &str = "fabrique-builders";
+
+/// Tell autoscalers that a pod with a build in it is not theirs to move.
+const DISRUPTION_ANNOTATIONS: [(&str, &str); 2] =
+    [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
+
+/// What one pod has for itself.
+#[derive(Debug, Clone)]
+pub struct PodPlan<'a> {
+    /// The operator's settings.
+    pub settings: &'a Settings,
+    /// How builds are kept apart.
+    pub isolation: Isolation,
+    /// The pod's place in the pool, which is also its name: whoever creates it takes the place.
+    pub seat: u16,
+    /// Who may use it.
+    pub trust: &'a TrustDomain,
+    /// Its memory.
+    pub memory: Bytes,
+    /// The Secret with its certificate; see [`crate::pki`].
+    pub secret: &'a str,
+    /// What all builder pods belong to.
+    pub owner: OwnerReference,
+}
+
+/// The name of the pod in a seat. Names are taken by creating, so two workers cannot fill one seat.
+#[must_use]
+pub fn pod_name(seat: u16) -> String {
+    format!("builder-{seat}")
+}
+
+/// The key of an isolation's file in [`CONFIG_MAP`].
+#[must_use]
+pub fn config_key(isolation: Isolation) -> String {
+    format!("{}.toml", isolation.as_str())
+}
+
+/// The files of [`CONFIG_MAP`], of both isolations so that pods of both can run during a change.
+///
+/// # Errors
+/// As [`buildkitd_toml`].
+pub fn config_files(settings: &Settings) -> Result<BTreeMap<String, String>, toml::ser::Error> {
+    let file = |isolation| Ok((config_key(isolation), buildkitd_toml(settings, isolation)?));
+    [Isolation::Userns, Isolation::Rootless].into_iter().map(file).collect()
+}
+
+/// A hash of everything that pods of one configuration share. A pod of another generation gets no further build.
+///
+/// # Errors
+/// As [`buildkitd_toml`].
+pub fn generation(settings: &Settings, isolation: Isolation, files: &BTreeMap<String, String>) -> String {
+    let spec = pod_spec(settings, isolation, settings.resources.memory, "");
+    let text = serde_json::json!({ "spec": spec, "file": files.get(&config_key(isolation)) }).to_string();
+    Digest::of(text.as_bytes()).short().to_owned()
+}
+
+/// The pod.
+#[must_use]
+pub fn builder_pod(plan: &PodPlan<'_>, generation: &str) -> Pod {
+    let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    };
+    let mut annotations = text(&DISRUPTION_ANNOTATIONS);
+    annotations.insert(labels::TRUST_DOMAIN.to_owned(), plan.trust.to_string());
+    annotations.insert(labels::MEMORY.to_owned(), plan.memory.0.to_string());
+    let labels = text(&[
+        (labels::COMPONENT, labels::BUILDER),
+        (labels::MANAGED_BY, labels::FABRIQUE),
+        (labels::SEAT, &plan.seat.to_string()),
+        (labels::TRUST, &labels::trust_label(plan.trust)),
+        (labels::ISOLATION, plan.isolation.as_str()),
+        (labels::GENERATION, generation),
+    ]);
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(pod_name(plan.seat)),
+            namespace: Some(plan.settings.namespace.clone()),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            owner_references: Some(vec![plan.owner.clone()]),
+            ..Default::default()
+        },
+        spec: Some(pod_spec(plan.settings, plan.isolation, plan.memory, plan.secret)),
+        status: None,
+    }
+}
+
+fn pod_spec(settings: &Settings, isolation: Isolation, memory: Bytes, secret: &str) -> PodSpec {
+    let scheduling = &settings.scheduling;
+    let shape = Shape::of(isolation);
+    let pull_secrets = settings.pull.secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        active_deadline_seconds: Some(seconds(settings.pool.deadline())),
+        termination_grace_period_seconds: Some(seconds(settings.patience.ending)),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        host_users: shape.host_users,
+        security_context: Some(shape.pod_security()),
+        affinity: Some(workers_only()),
+        node_selector: none_if_empty(scheduling.node_selector.clone(), BTreeMap::is_empty),
+        tolerations: none_if_empty(scheduling.tolerations.clone(), Vec::is_empty),
+        topology_spread_constraints: none_if_empty(spread(&scheduling.topology_spread), Vec::is_empty),
+        priority_class_name: scheduling.priority_class.clone(),
+        runtime_class_name: scheduling.runtime_class.clone(),
+        host_aliases: none_if_empty(settings.host_aliases.clone(), Vec::is_empty),
+        image_pull_secrets: none_if_empty(pull_secrets.collect(), Vec::is_empty),
+        init_containers: Some(vec![gate::container(settings, &shape)]),
+        containers: vec![daemon(settings, &shape, memory)],
+        volumes: Some(shape.volumes(settings, isolation, secret)),
+        ..Default::default()
+    }
+}
+
+fn daemon(settings: &Settings, shape: &Shape, memory: Bytes) -> Container {
+    let resources = &settings.resources;
+    let storage = node_disk(settings).map(|storage| ("ephemeral-storage", storage.quantity()));
+    let both: Vec<_> = [("memory", memory.quantity())].into_iter().chain(storage).collect();
+    let requests = both.iter().cloned().chain([("cpu", resources.cpu.quantity())]);
+    let limits = both.iter().cloned().chain(resources.cpu_limit.map(|cpu| ("cpu", cpu.quantity())));
+    Container {
+        name: DAEMON_CONTAINER.to_owned(),
+        image: Some(settings.images.builder.to_string()),
+        image_pull_policy: Some(settings.pull.policy.as_str().to_owned()),
+        command: Some(shape.command()),
+        args: Some(shape.arguments()),
+        env: Some(shape.environment()),
+        ports: Some(vec![ContainerPort {
+            name: Some("control".to_owned()),
+            container_port: DAEMON_PORT.into(),
+            protocol: Some("TCP".to_owned()),
+            ..Default::default()
+        }]),
+        resources: Some(ResourceRequirements {
+            requests: Some(amounts(requests)),
+            limits: Some(amounts(limits)),
+            claims: None,
+        }),
+        startup_probe: Some(started(settings, shape)),
+        security_context: Some(shape.daemon_security()),
+        volume_mounts: Some(shape.mounts()),
+        ..Default::default()
+    }
+}
+
+/// What the pod may write to the node's disk. The cache counts where it has no volume of its own.
+fn node_disk(settings: &Settings) -> Option<Bytes> {
+    let own = settings.resources.ephemeral_storage?;
+    let cache = if settings.cache.storage_class.is_some() { 0 } else { settings.cache.size.0 };
+    Some(Bytes(own.0.saturating_add(cache)))
+}
+
+/// Ready once the daemon answers on its socket. A startup probe and no other: a container without a readiness
+/// probe is ready as soon as it has started, so the next question costs no process every second for the rest of
+/// the pod's life; and a liveness probe could kill a build that merely keeps the machine busy. The worker asks
+/// the daemon itself before every build.
+fn started(settings: &Settings, shape: &Shape) -> Probe {
+    const PERIOD: i32 = 1;
+    let attempts = i32::try_from(settings.pool.start.as_secs()).unwrap_or(i32::MAX) / PERIOD;
+    Probe {
+        exec: Some(ExecAction {
+            command: Some(
+                ["buildctl", "--addr", &shape.socket(), "debug", "workers"].map(str::to_owned).to_vec(),
+            ),
+        }),
+        period_seconds: Some(PERIOD),
+        timeout_seconds: Some(10),
+        failure_threshold: Some(attempts.max(1)),
+        ..Default::default()
+    }
+}
+
+/// Required, not preferred: better no build than one next to the API server.
+fn workers_only() -> Affinity {
+    let absent = |key: &str| NodeSelectorRequirement {
+        key: key.to_owned(),
+        operator: "DoesNotExist".to_owned(),
+        values: None,
+    };
+    let term = NodeSelectorTerm {
+        match_expressions: Some(CONTROL_PLANE_LABELS.map(absent).to_vec()),
+        match_fields: None,
+    };
+    Affinity {
+        node_affinity: Some(NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(NodeSelector {
+                node_selector_terms: vec![term],
+            }),
+            preferred_during_scheduling_ignored_during_execution: None,
+        }),
+        ..Default::default()
+    }
+}
+
+/// The operator's constraints; one without a selector would count no pod at all.
+fn spread(constraints: &[TopologySpreadConstraint]) -> Vec<TopologySpreadConstraint> {
+    let builders = LabelSelector {
+        match_labels: Some(BTreeMap::from([(labels::COMPONENT.to_owned(), labels::BUILDER.to_owned())])),
+        match_expressions: None,
+    };
+    let complete = |constraint: &TopologySpreadConstraint| TopologySpreadConstraint {
+        label_selector: constraint.label_selector.clone().or_else(|| Some(builders.clone())),
+        ..constraint.clone()
+    };
+    constraints.iter().map(complete).collect()
+}
+
+fn amounts<'a>(entries: impl IntoIterator<Item = (&'a str, Quantity)>) -> BTreeMap<String, Quantity> {
+    entries.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect()
+}
+
+fn none_if_empty<T>(value: T, is_empty: impl Fn(&T) -> bool) -> Option<T> {
+    if is_empty(&value) { None } else { Some(value) }
+}
+
+fn seconds(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use k8s_openapi::api::core::v1::{HostAlias, Toleration};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{owner, settings};
+
+fn pod(settings: &Settings, isolation: Isolation) -> Pod {
+    let trust = TrustDomain::parse("atlas").unwrap();
+    let plan = PodPlan {
+        settings,
+        isolation,
+        seat: 3,
+        trust: &trust,
+        memory: Bytes::gibi(2),
+        secret: "builder-3-tls",
+        owner: owner(),
+    };
+    builder_pod(&plan, "0123456789ab")
+}
+
+fn spec(settings: &Settings, isolation: Isolation) -> PodSpec {
+    pod(settings, isolation).spec.unwrap()
+}
+
+#[test]
+fn the_pod_with_a_user_namespace() {
+    insta::assert_yaml_snapshot!("pod_userns", pod(&settings(), Isolation::Userns));
+}
+
+#[test]
+fn the_rootless_pod() {
+    insta::assert_yaml_snapshot!("pod_rootless", pod(&settings(), Isolation::Rootless));
+}
+
+#[test]
+fn an_operators_wishes_are_added_to_what_is_always_so() {
+    let mut settings = settings();
+    settings.scheduling.node_selector.insert("disk".into(), "ssd".into());
+    settings.scheduling.tolerations = vec![Toleration {
+        key: Some("builders".into()),
+        operator: Some("Exists".into()),
+        ..Default::default()
+    }];
+    settings.scheduling.priority_class = Some("builds".into());
+    settings.scheduling.runtime_class = Some("kata".into());
+    settings.scheduling.topology_spread = vec![TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: "kubernetes.io/hostname".into(),
+        when_unsatisfiable: "ScheduleAnyway".into(),
+        ..Default::default()
+    }];
+    settings.cache.storage_class = Some("fast".into());
+    settings.pull.secrets = vec!["pull".into()];
+    settings.host_aliases =
+        vec![HostAlias { ip: "198.18.0.1".into(), hostnames: Some(vec!["registry".into()]) }];
+    insta::assert_yaml_snapshot!("pod_with_wishes", pod(&settings, Isolation::Userns));
+}
+
+#[test]
+fn a_change_of_the_configuration_is_another_generation() {
+    let settings = settings();
+    let name =
+        |settings: &Settings, isolation| generation(settings, isolation, &config_files(settings).unwrap());
+    let before = name(&settings, Isolation::Userns);
+    assert_eq!(before, name(&settings, Isolation::Userns));
+    assert_ne!(before, name(&settings, Isolation::Rootless));
+    let mut other = settings.clone();
+    other.daemon.http_registries.push("mirror:80".into());
+    assert_ne!(before, name(&other, Isolation::Userns));
+    let mut other = settings;
+    other.resources.cpu = crate::config::Millicores(2000);
+    assert_ne!(before, name(&other, Isolation::Userns));
+}
+
+proptest! {
+    /// What admission pins and the threat model counts on, whatever the operator wishes.
+    #[test]
+    fn no_setting_opens_the_pod(
+        rootless in any::<bool>(),
+        class in prop::option::of("[a-z]{1,8}"),
+        seconds in 1u64..1_000_000,
+        memory in 1u64..1 << 40,
+    ) {
+        let isolation = if rootless { Isolation::Rootless } else { Isolation::Userns };
+        let mut settings = settings();
+        settings.cache.storage_class = class;
+        settings.pool.life = std::time::Duration::from_secs(seconds);
+        settings.resources.memory = Bytes(memory);
+        let spec = spec(&settings, isolation);
+        prop_assert_eq!(spec.automount_service_account_token, Some(false));
+        prop_assert_eq!(spec.enable_service_links, Some(false));
+        prop_assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
+        prop_assert_eq!((spec.host_network, spec.host_pid, spec.host_ipc), (None, None, None));
+        prop_assert_eq!(&spec.service_account_name, &None);
+        prop_assert!(spec.volumes.unwrap().iter().all(|volume| volume.host_path.is_none()));
+        prop_assert!(spec.active_deadline_seconds.unwrap() > i64::try_from(seconds).unwrap());
+        for container in spec.containers.iter().chain(spec.init_containers.as_deref().unwrap()) {
+            prop_assert_ne!(container.security_context.as_ref().unwrap().privileged, Some(true));
+            prop_assert!(container.image.as_ref().unwrap().contains("@sha256:"));
+            prop_assert!(container.liveness_probe.is_none());
+        }
+        let node = spec.affinity.unwrap().node_affinity.unwrap();
+        let terms = node.required_during_scheduling_ignored_during_execution.unwrap().node_selector_terms;
+        // Terms are alternatives: each must keep the control plane out.
+        for term in terms {
+            let keys: Vec<String> = term.match_expressions.unwrap().into_iter()
+                .filter(|expression| expression.operator == "DoesNotExist")
+                .map(|expression| expression.key)
+                .collect();
+            prop_assert!(CONTROL_PLANE_LABELS.iter().all(|label| keys.iter().any(|key| key == label)));
+        }
+    }
+}
