@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use fabrique_core::id::{RelPath, RepoName, Revision};
@@ -90,6 +91,11 @@ impl GitHistory {
 
 #[async_trait]
 impl SourceHistory for GitHistory {
+    async fn refresh(&self, repo: &RepoName, since: Instant) -> PortResult<()> {
+        let mirror = self.mirror(repo);
+        Ok(mirror.healing(|| mirror.fetch(since)).await?)
+    }
+
     async fn relation(&self, repo: &RepoName, from: &Revision, to: &Revision) -> PortResult<Relation> {
         let mirror = self.mirror(repo);
         let relation = mirror.relation(from, to).await?;

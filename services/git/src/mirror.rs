@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,10 +41,8 @@ pub(crate) struct Mirror {
     directory: PathBuf,
     timeouts: Timeouts,
     limits: Limits,
-    /// Tickets of callers that want a fetch, in order of arrival.
-    tickets: AtomicU64,
-    /// The newest ticket that a finished fetch has served.
-    served: Mutex<u64>,
+    /// When the newest fetch that succeeded began. Held during a fetch.
+    fetched: Mutex<Option<Instant>>,
     healed: StdMutex<Option<Instant>>,
     tidying: AtomicBool,
 }
@@ -67,8 +65,7 @@ impl Mirror {
             directory,
             timeouts: config.timeouts,
             limits: config.limits,
-            tickets: AtomicU64::new(0),
-            served: Mutex::new(0),
+            fetched: Mutex::new(None),
             healed: StdMutex::new(None),
             tidying: AtomicBool::new(false),
         }
@@ -126,20 +123,19 @@ impl Mirror {
         call.output().await.map(Read::Done)
     }
 
-    /// Brings the clone up to date with the forge as it is now. Callers that wait for each other share a fetch
-    /// that began after all of them had asked.
-    pub(crate) async fn fetch(&self) -> Result<(), GitError> {
-        let ticket = self.tickets.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut served = self.served.lock().await;
-        if *served >= ticket {
+    /// Brings the clone up to date with the forge as it was at `since` or later. Callers that wait for each other
+    /// share a fetch that began after all of them had asked.
+    pub(crate) async fn fetch(&self, since: Instant) -> Result<(), GitError> {
+        let mut fetched = self.fetched.lock().await;
+        if fetched.is_some_and(|began| began >= since) {
             return Ok(());
         }
-        let newest = self.tickets.load(Ordering::SeqCst);
+        let began = Instant::now();
         if !self.create().await? {
             let _shared = self.shared().await?;
             self.fetch_call(&["--prune"], &self.refspec).output().await.map_err(|e| self.no_branch(e))?;
         }
-        *served = newest;
+        *fetched = Some(began);
         Ok(())
     }
 
@@ -205,7 +201,7 @@ impl Mirror {
         if self.exists() && self.absent(revisions).await?.is_empty() {
             return Ok(true);
         }
-        self.fetch().await?;
+        self.fetch(Instant::now()).await?;
         let absent = self.absent(revisions).await?;
         if absent.is_empty() {
             return Ok(true);

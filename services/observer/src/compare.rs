@@ -4,14 +4,14 @@
 //! at a commit asks what the decision to build asked a moment before, and a sweep asks what the one before did.
 
 use std::collections::HashMap;
-use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabrique_core::id::{RepoName, Revision};
 use fabrique_core::relation::{Relation, Watched};
 use fabrique_core::view::Step;
 use fabrique_ports::PortResult;
 use fabrique_ports::source::{ChangedPaths, SourceHistory};
-use tokio::sync::Mutex;
+use tokio::sync::OnceCell;
 
 use crate::recent::Recent;
 use crate::watch::WatchedPaths;
@@ -26,16 +26,16 @@ type Place = (RepoName, Revision, Revision);
 
 /// What all looks found so far.
 pub(crate) struct Known {
-    times: StdMutex<Recent<(RepoName, Revision), i64>>,
-    relations: StdMutex<Recent<Place, Relation>>,
-    changes: StdMutex<Recent<Place, ChangedPaths>>,
+    times: Mutex<Recent<(RepoName, Revision), i64>>,
+    relations: Mutex<Recent<Place, Relation>>,
+    changes: Mutex<Recent<Place, ChangedPaths>>,
 }
 
 impl Default for Known {
     fn default() -> Self {
         let (relations, changes) = (Recent::new(KEPT / 2), Recent::new(KEPT / 2));
-        let times = StdMutex::new(Recent::new(KEPT / 2));
-        Self { times, relations: StdMutex::new(relations), changes: StdMutex::new(changes) }
+        let times = Mutex::new(Recent::new(KEPT / 2));
+        Self { times, relations: Mutex::new(relations), changes: Mutex::new(changes) }
     }
 }
 
@@ -58,22 +58,29 @@ impl Known {
     }
 }
 
-fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The comparisons made while one app is looked at.
+/// The comparisons made while one app is looked at. What asks for the same pair meanwhile waits for one answer.
 pub(crate) struct Comparison<'a> {
     source: &'a dyn SourceHistory,
     repo: &'a RepoName,
     known: &'a Known,
-    relations: Mutex<HashMap<Pair, Relation>>,
-    changes: Mutex<HashMap<Pair, ChangedPaths>>,
+    relations: Once<Relation>,
+    changes: Once<ChangedPaths>,
+}
+
+/// What was found, or is being looked for, for each pair.
+type Once<T> = Mutex<HashMap<Pair, Arc<OnceCell<T>>>>;
+
+fn cell<T>(cells: &Once<T>, from: &Revision, to: &Revision) -> Arc<OnceCell<T>> {
+    Arc::clone(lock(cells).entry((from.clone(), to.clone())).or_default())
 }
 
 impl<'a> Comparison<'a> {
     pub(crate) fn new(source: &'a dyn SourceHistory, repo: &'a RepoName, known: &'a Known) -> Self {
-        Self { source, repo, known, relations: Mutex::default(), changes: Mutex::default() }
+        Self { source, repo, known, relations: Once::default(), changes: Once::default() }
     }
 
     /// Where `to` stands as seen from `from`.
@@ -81,22 +88,21 @@ impl<'a> Comparison<'a> {
         if from == to {
             return Ok(Relation::Same);
         }
-        let mut relations = self.relations.lock().await;
-        let pair = (from.clone(), to.clone());
-        if let Some(relation) = relations.get(&pair) {
-            return Ok(*relation);
-        }
+        let relation = cell(&self.relations, from, to);
+        relation.get_or_try_init(|| self.ask_relation(from, to)).await.copied()
+    }
+
+    async fn ask_relation(&self, from: &Revision, to: &Revision) -> PortResult<Relation> {
         let place = self.place(from, to);
         let known = lock(&self.known.relations).get(&place);
-        let relation = match known {
-            Some(relation) => relation,
-            None => self.source.relation(self.repo, from, to).await?,
-        };
+        if let Some(relation) = known {
+            return Ok(relation);
+        }
+        let relation = self.source.relation(self.repo, from, to).await?;
         // A revision that is missing now may be there at the next look.
         if relation != Relation::Unknown {
             lock(&self.known.relations).insert(place, relation);
         }
-        relations.insert(pair, relation);
         Ok(relation)
     }
 
@@ -112,28 +118,23 @@ impl<'a> Comparison<'a> {
             Relation::Same => Watched::Unchanged,
             Relation::Unknown => Watched::Changed,
             Relation::Ahead | Relation::Behind | Relation::Diverged => {
-                paths.judge(&self.changed(from, to).await?)
+                let changed = cell(&self.changes, from, to);
+                paths.judge(changed.get_or_try_init(|| self.ask_changes(from, to)).await?)
             }
         };
         Ok(Step { from: from.clone(), relation, watched })
     }
 
-    async fn changed(&self, from: &Revision, to: &Revision) -> PortResult<ChangedPaths> {
-        let mut changes = self.changes.lock().await;
-        let pair = (from.clone(), to.clone());
-        if let Some(paths) = changes.get(&pair) {
-            return Ok(paths.clone());
-        }
+    async fn ask_changes(&self, from: &Revision, to: &Revision) -> PortResult<ChangedPaths> {
         let place = self.place(from, to);
         let known = lock(&self.known.changes).get(&place);
-        let paths = match known {
-            Some(paths) => paths,
-            None => self.source.changed_paths(self.repo, from, to).await?,
-        };
+        if let Some(paths) = known {
+            return Ok(paths);
+        }
+        let paths = self.source.changed_paths(self.repo, from, to).await?;
         if matches!(&paths, ChangedPaths::These(paths) if paths.len() <= FEW_PATHS) {
             lock(&self.known.changes).insert(place, paths.clone());
         }
-        changes.insert(pair, paths.clone());
         Ok(paths)
     }
 

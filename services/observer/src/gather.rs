@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fabrique_core::app::{App, Composition, DeployedImage, Environment, Hold, ImageFrom, InfraFrom};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, decide};
-use fabrique_core::id::{BranchName, BuildKey, Channel, RelPath, RepoName, Revision};
+use fabrique_core::id::{BuildKey, Channel, RelPath, Revision};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::policy::Policy;
 use fabrique_core::relation::{Relation, Watched};
@@ -23,6 +23,7 @@ use fabrique_ports::registry::Registry;
 use fabrique_ports::source::SourceHistory;
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 
+use crate::ahead::Ahead;
 use crate::apps::Apps;
 use crate::compare::{Comparison, Known};
 use crate::watch::WatchedPaths;
@@ -30,20 +31,12 @@ use crate::watch::WatchedPaths;
 /// Gathers views from the ports.
 #[derive(Clone)]
 pub struct Observer {
-    forge: Arc<dyn Forge>,
-    source: Arc<dyn SourceHistory>,
+    pub(crate) forge: Arc<dyn Forge>,
+    pub(crate) source: Arc<dyn SourceHistory>,
     registry: Arc<dyn Registry>,
-    records: Arc<dyn Records>,
+    pub(crate) records: Arc<dyn Records>,
     policy: Policy,
     known: Arc<Known>,
-}
-
-/// A branch's head that was asked for ahead of a look.
-#[derive(Debug, Clone)]
-pub struct Ahead {
-    repo: RepoName,
-    branch: BranchName,
-    head: BranchHead,
 }
 
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
@@ -75,19 +68,6 @@ impl Observer {
         &self.policy
     }
 
-    /// Asks for the head of the app's branch and fetches the history up to it, for a caller that waits for
-    /// something else meanwhile. What goes wrong here shows again in the look.
-    pub async fn look_ahead(&self, app: &App) -> Option<Ahead> {
-        let (repo, branch) = (&app.source.repo, &app.source.branch);
-        let head = self.forge.branch_head(repo, branch).await.ok()?;
-        if let BranchHead::At(head) = &head
-            && let Err(error) = self.commit_time(app, head).await
-        {
-            tracing::debug!(app = %app.name, %error, "the history was not fetched ahead");
-        }
-        Some(Ahead { repo: repo.clone(), branch: branch.clone(), head })
-    }
-
     /// When a commit of the app's source was made, in seconds of Unix time.
     ///
     /// # Errors
@@ -117,10 +97,9 @@ impl Observer {
         memory: &Memory,
         now: Timestamp,
     ) -> PortResult<View> {
-        let (repo, branch) = (&app.source.repo, &app.source.branch);
-        let head = match ahead.filter(|ahead| ahead.repo == *repo && ahead.branch == *branch) {
-            Some(ahead) => ahead.head,
-            None => self.forge.branch_head(repo, branch).await?,
+        let head = match ahead.as_ref().and_then(|ahead| ahead.head_of(app)) {
+            Some(head) => head.clone(),
+            None => self.forge.branch_head(&app.source.repo, &app.source.branch).await?,
         };
         let head = match head {
             BranchHead::At(head) => head,
@@ -158,7 +137,8 @@ impl Observer {
         Ok(view)
     }
 
-    /// How the build of `revision` under `key` stands, read for the guard at its commit.
+    /// How the build of `revision` under `key` stands, read for the guard at its commit: on the head that was
+    /// asked for ahead, unless that is older than the state in `apps`.
     ///
     /// # Errors
     /// When a peer that has to be asked does not answer.
@@ -168,9 +148,14 @@ impl Observer {
         apps: &Apps,
         memory: &Memory,
         (revision, key): (&Revision, &BuildKey),
+        ahead: Option<&Ahead>,
         now: Timestamp,
     ) -> PortResult<CandidateView> {
-        let BranchHead::At(head) = self.forge.branch_head(&app.source.repo, &app.source.branch).await? else {
+        let head = match ahead.filter(|ahead| ahead.is_after(apps)).and_then(|ahead| ahead.head_of(app)) {
+            Some(head) => head.clone(),
+            None => self.forge.branch_head(&app.source.repo, &app.source.branch).await?,
+        };
+        let BranchHead::At(head) = head else {
             return Ok(CandidateView { head: None, environments: Vec::new() });
         };
         let gathering = Gathering::new(self, app, apps, memory, now)?;
@@ -285,8 +270,10 @@ impl<'a> Gathering<'a> {
             composition.unwrap_or_else(|| composition::empty(&self.app.name, &environment.name));
         let trouble = seen.and_then(EnvironmentHead::trouble);
         let broken = seen.is_some_and(|h| h.composition.is_ok() && matches!(h.bindings, Bindings::Broken(_)));
-        let mut image = self.image(environment, &composition, candidate, key).await?;
-        let mut infra = self.infra(environment, &composition, head).await?;
+        let (mut image, mut infra) = tokio::try_join!(
+            self.image(environment, &composition, candidate, key),
+            self.infra(environment, &composition, head),
+        )?;
         infra.trouble = trouble.clone().filter(|_| !broken).or(infra.trouble);
         image.trouble = trouble.or(image.trouble);
         Ok(EnvironmentView { name: environment.name.clone(), image, infra })

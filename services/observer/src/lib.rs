@@ -7,11 +7,13 @@
 //!
 //! This crate only reads. It must not know who asks, and it decides nothing.
 
+mod ahead;
 mod apps;
 mod compare;
 mod gather;
 mod recent;
 pub mod watch;
 
+pub use ahead::Ahead;
 pub use apps::{Apps, AppsReader, entry};
-pub use gather::{Ahead, CandidateView, Observer};
+pub use gather::{CandidateView, Observer};

@@ -1,6 +1,7 @@
 //! Attending to one claimed app: look, decide, act, until nothing is left to do.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
@@ -22,9 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
 use crate::board::BoardView;
-use crate::building::{self, Build, Ended};
+use crate::building::{self, Build, Ended, Finished};
 use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
+use crate::early::Early;
 use crate::lease::Lease;
 use crate::memory::AppMemory;
 use crate::pending::Pending;
@@ -75,6 +77,8 @@ pub(crate) struct Attendance {
     /// The trace of the wake that is being served.
     pub(crate) trace: Option<String>,
     slot: Option<OwnedSemaphorePermit>,
+    /// A build that may follow from the first look.
+    early: Option<Early>,
     /// The pending status on its way: others wait for it, so that it cannot come last.
     pub(crate) pending: Mutex<Option<Pending>>,
 }
@@ -108,8 +112,8 @@ pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<OwnedSemaph
             return Left::Troubled(error);
         }
     };
-    let (_, trace) = shop.board.wanted(&app);
-    Attendance { shop, lease, memory, trace, slot, pending: Mutex::default() }.run(&app).await
+    let trace = shop.board.wanted(&app).trace;
+    Attendance { shop, lease, memory, trace, slot, early: None, pending: Mutex::default() }.run(&app).await
 }
 
 impl Attendance {
@@ -118,6 +122,7 @@ impl Attendance {
             Ok(leave) => leave,
             Err(error) => Leave::Undone(Left::Troubled(error)),
         };
+        self.drop_early().await;
         let given_back = match leave {
             Leave::Lost => return Left::Settled,
             Leave::Done(noted) => self.lease.release(noted).await,
@@ -145,10 +150,11 @@ impl Attendance {
                 return Ok(Leave::Undone(Left::Settled));
             }
             // Noted before anything is read: a wake that comes later makes the app due again.
-            let (noted, trace) = self.shop.board.wanted(name);
-            self.trace = trace.or(self.trace.take());
+            let wanted = self.shop.board.wanted(name);
+            let noted = wanted.generation;
+            self.trace = wanted.trace.or(self.trace.take());
             let (apps, ahead) = match look {
-                0 => self.first_read(name).await?,
+                0 => self.first_read(name, wanted.heard).await?,
                 _ => (self.shop.apps.read().await?, None),
             };
             let Some(app) = apps.registrations.apps.get(name) else {
@@ -175,15 +181,51 @@ impl Attendance {
         Ok(Leave::Undone(Left::Troubled(error)))
     }
 
-    /// Reads the registrations. After a push there is news of the source too, which is looked at meanwhile.
-    async fn first_read(&self, name: &AppName) -> PortResult<(Arc<Apps>, Option<Ahead>)> {
-        let known = self.shop.apps.last_read().filter(|_| self.trace.is_some());
-        let looking_ahead = async {
-            let app = known.as_ref()?.registrations.apps.get(name)?;
-            self.shop.observer.look_ahead(app).await
+    /// Reads the registrations. After a push there is news of the source too: it is fetched meanwhile, here and by
+    /// the daemon that would build it.
+    async fn first_read(&mut self, name: &AppName, heard: Instant) -> PortResult<(Arc<Apps>, Option<Ahead>)> {
+        let shop = Arc::clone(&self.shop);
+        let known = shop.apps.last_read().filter(|_| self.trace.is_some());
+        let app = known.as_ref().and_then(|apps| Some((apps, apps.registrations.apps.get(name)?)));
+        let Some((known, app)) = app else { return Ok((shop.apps.read().await?, None)) };
+        let head = async {
+            let ahead = shop.observer.head_ahead(app, known).await?;
+            self.begin_early(app, known, &ahead).await;
+            Some(ahead)
         };
-        let (apps, ahead) = tokio::join!(self.shop.apps.read(), looking_ahead);
+        let source = async {
+            let (ahead, ()) = tokio::join!(head, shop.observer.history_ahead(app, heard));
+            if let Some(ahead) = &ahead {
+                shop.observer.commit_ahead(app, ahead).await;
+            }
+            ahead
+        };
+        let (apps, ahead) = tokio::join!(shop.apps.read(), source);
         Ok((apps?, ahead))
+    }
+
+    /// Begins what a build of the head would begin with, if that may be wanted and nobody has to wait for it.
+    async fn begin_early(&mut self, app: &App, apps: &Apps, ahead: &Ahead) {
+        let shop = &self.shop;
+        let memory = self.memory.get().await;
+        let Some(inputs) = shop.observer.unbuilt(app, apps, &memory, ahead).await else { return };
+        if self.slot.is_none() {
+            self.slot = Arc::clone(&shop.slots).try_acquire_owned().ok();
+        }
+        if self.slot.is_some() {
+            self.early = Some(Early::begin(shop, app, inputs));
+        }
+    }
+
+    async fn drop_early(&mut self) {
+        let Some(early) = self.early.take() else { return };
+        early.give_back(&self.shop).await;
+        self.free_slot();
+    }
+
+    fn free_slot(&mut self) {
+        self.slot = None;
+        self.shop.slot_freed.notify_one();
     }
 
     async fn look(&self, app: &App, apps: &Apps, ahead: Option<Ahead>) -> PortResult<(View, Decision)> {
@@ -216,6 +258,9 @@ impl Attendance {
         decision: &Decision,
         noted: Generation,
     ) -> PortResult<Next> {
+        if !matches!(decision.action, Action::Build { .. }) {
+            self.drop_early().await;
+        }
         match &decision.action {
             Action::Build { revision, key, no_cache } => {
                 if self.slot.is_none() {
@@ -224,7 +269,8 @@ impl Attendance {
                 if self.slot.is_none() {
                     return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot(noted))));
                 }
-                let build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
+                let mut build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
+                build.continue_from(self.early.take(), &self.shop).await;
                 self.build(app, build, noted).await
             }
             Action::Commit(advances) => self.commit(app, advances).await,
@@ -248,11 +294,10 @@ impl Attendance {
     async fn build(&mut self, app: &App, build: Build, noted: Generation) -> PortResult<Next> {
         let ended = build.run(self, app, noted).await;
         // What follows needs no daemon: the next build may begin.
-        self.slot = None;
-        self.shop.slot_freed.notify_one();
+        self.free_slot();
         match ended? {
-            Ended::Image(image, entry) => {
-                self.write_back(app, Some(image), Some(*entry)).await?;
+            Ended::Image(image, finished) => {
+                self.write_back(app, Some(image), Some(*finished)).await?;
                 Ok(Next::Again)
             }
             Ended::Failed | Ended::Stopped => Ok(Next::Again),
@@ -281,11 +326,11 @@ impl Attendance {
         &mut self,
         app: &App,
         image: Option<Image>,
-        finished: Option<BuildEntry>,
+        finished: Option<Finished>,
     ) -> PortResult<()> {
-        let written =
-            self.shop.committer.write(Task::Complete(image.clone()), Arc::clone(&self.memory)).await?;
-        match written {
+        let (finished, head) = finished.map(|finished| (finished.entry, finished.head)).unzip();
+        let task = Task::Complete(image.clone(), head.flatten().map(Box::new));
+        match self.shop.committer.write(task, Arc::clone(&self.memory)).await? {
             Written::Done { commits, refused } => {
                 self.announce_commits(&commits);
                 self.memory.update(|memory| memory.running = None).await?;

@@ -12,9 +12,24 @@ use futures::StreamExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+/// The newest wake of an app.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) generation: Generation,
+    /// The trace that came with it, if it came from a push or a person.
+    pub(crate) trace: Option<String>,
+    /// When this process heard of it.
+    pub(crate) heard: Instant,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { generation: Generation::default(), trace: None, heard: Instant::now() }
+    }
+}
+
 struct Seen {
-    wanted: Generation,
-    trace: Option<String>,
+    wanted: Wanted,
     record: WorkRecord,
     revision: u64,
     /// When `revision` last changed, by this process's monotonic clock.
@@ -23,13 +38,7 @@ struct Seen {
 
 impl Default for Seen {
     fn default() -> Self {
-        Self {
-            wanted: Generation::default(),
-            trace: None,
-            record: WorkRecord::default(),
-            revision: 0,
-            since: Instant::now(),
-        }
+        Self { wanted: Wanted::default(), record: WorkRecord::default(), revision: 0, since: Instant::now() }
     }
 }
 
@@ -72,9 +81,9 @@ impl BoardView {
             match change {
                 BoardChange::Wanted { app, generation, cause } => {
                     let seen = seen.entry(app).or_default();
-                    if generation > seen.wanted {
-                        seen.wanted = generation;
-                        seen.trace = cause.and_then(|c| c.trace);
+                    if generation > seen.wanted.generation {
+                        let trace = cause.and_then(|c| c.trace);
+                        seen.wanted = Wanted { generation, trace, heard: Instant::now() };
                     }
                 }
                 BoardChange::Work { app, record, revision } => {
@@ -99,7 +108,7 @@ impl BoardView {
             .iter()
             .map(|(app, seen)| Desk {
                 app: app.clone(),
-                wanted: seen.wanted,
+                wanted: seen.wanted.generation,
                 record: seen.record.clone(),
                 revision: seen.revision,
                 lease_expired: seen.record.holder.is_some() && seen.since.elapsed() >= lease,
@@ -116,9 +125,9 @@ impl BoardView {
             .min()
     }
 
-    /// The newest wake of an app and the trace that came with it.
-    pub(crate) fn wanted(&self, app: &AppName) -> (Generation, Option<String>) {
-        self.lock().get(app).map(|seen| (seen.wanted, seen.trace.clone())).unwrap_or_default()
+    /// The newest wake of an app.
+    pub(crate) fn wanted(&self, app: &AppName) -> Wanted {
+        self.lock().get(app).map(|seen| seen.wanted.clone()).unwrap_or_default()
     }
 
     /// Told of every change.
@@ -129,7 +138,7 @@ impl BoardView {
     /// Waits until more than `noted` is wanted of `app`.
     pub(crate) async fn newer_than(&self, app: &AppName, noted: Generation) {
         let mut changes = self.changes();
-        while self.wanted(app).0 <= noted {
+        while self.wanted(app).generation <= noted {
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

@@ -12,6 +12,7 @@ use fabrique_core::id::{BuildId, BuildKey, Channel, ImageRepository, InvalidId, 
 use fabrique_core::memory::{Built, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Generation;
+use fabrique_observer::Ahead;
 use fabrique_ports::builder::{
     Autopsy, BuildFailure, BuildOutcome, BuildRequest, Condition, Need, Placed, PlacementLease,
 };
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attend::{Attendance, Shop};
 use crate::committer::{Landed, Refused};
+use crate::early::Early;
 use crate::logging::BuildLog;
 use crate::pending::Pending;
 use crate::status;
@@ -29,7 +31,7 @@ use crate::writeback::Image;
 /// How an attempt ended.
 pub(crate) enum Ended {
     /// The digest is recorded: past the point of no return.
-    Image(Image, Box<BuildEntry>),
+    Image(Image, Box<Finished>),
     /// It failed, and the memory says how.
     Failed,
     /// It was stopped: superseded, or not wanted any more.
@@ -40,12 +42,20 @@ pub(crate) enum Ended {
     ShuttingDown,
 }
 
+/// An attempt that has its digest.
+pub(crate) struct Finished {
+    pub(crate) entry: BuildEntry,
+    /// The branch's head, asked for while the digest was recorded.
+    pub(crate) head: Option<Ahead>,
+}
+
 /// An attempt under way.
 pub(crate) struct Build {
     entry: BuildEntry,
     inputs: BuildInputs,
     no_cache: bool,
     reason: Reason,
+    early: Option<Early>,
 }
 
 /// Why a running build was told to end.
@@ -97,9 +107,18 @@ impl Build {
             ended: None,
         };
         let inputs = BuildInputs::of(app, revision, attendance.memory.get().await.rebuild);
-        let mut build = Self { entry, inputs, no_cache, reason: reason.clone() };
+        let mut build = Self { entry, inputs, no_cache, reason: reason.clone(), early: None };
         build.enter(attendance, BuildPhase::Queued);
         Ok(build)
+    }
+
+    /// Goes on from a start that was made early, if it was one of this build.
+    pub(crate) async fn continue_from(&mut self, early: Option<Early>, shop: &Shop) {
+        match early {
+            Some(early) if early.is_of(&self.inputs) => self.early = Some(early),
+            Some(of_another) => of_another.give_back(shop).await,
+            None => {}
+        }
     }
 
     /// Runs the attempt to its end. While it runs, newer wakes are looked at and may stop it.
@@ -164,18 +183,12 @@ impl Build {
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome> {
         let ports = &attendance.shop.ports;
-        let need = Need {
-            app: app.name.clone(),
-            trust: app.build.trust.clone(),
-            patience: attendance.shop.config.patience,
+        let (early, fetch) = match self.early.take() {
+            Some(early) => early.place().await,
+            None => Default::default(),
         };
         let epoch = attendance.shop.observer.commit_time(app, &self.entry.revision);
-        let place = async {
-            tokio::select! {
-                placed = ports.placement.acquire(&need) => placed.map(Some),
-                () = cancel.cancelled() => Ok(None),
-            }
-        };
+        let place = place(&attendance.shop, app, early, &cancel);
         let (placed, epoch) = tokio::join!(place, epoch);
         let lease = match placed? {
             None => return Ok(BuildOutcome::Cancelled),
@@ -192,7 +205,9 @@ impl Build {
             }
         };
         self.enter(attendance, BuildPhase::Building);
-        self.on_daemon(attendance, &request, lease, cancel).await
+        let outcome = self.on_daemon(attendance, &request, lease, cancel).await;
+        drop(fetch);
+        outcome
     }
 
     async fn on_daemon(
@@ -245,8 +260,13 @@ impl Build {
     ) -> PortResult<Ended> {
         let shop = &attendance.shop;
         let ports = &shop.ports;
-        let answers = || ports.registry.has(&app.image, &digest);
-        match answers.retry(patient()).when(PortError::transient).await {
+        let there = async {
+            let answers = || ports.registry.has(&app.image, &digest);
+            answers.retry(patient()).when(PortError::transient).await
+        };
+        // What the guard at the commit wants to know next is asked meanwhile.
+        let (there, head) = tokio::join!(there, head_ahead(shop, app));
+        match there {
             Ok(true) => {}
             Ok(false) => {
                 let message = format!("the daemon pushed {digest}, and the registry does not have it");
@@ -285,7 +305,7 @@ impl Build {
         let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
         tokio::spawn(tag(Arc::clone(shop), app.image.clone(), image.clone()));
         self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() });
-        Ok(Ended::Image(image, Box::new(self.entry)))
+        Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head })))
     }
 
     async fn failed(mut self, attendance: &Attendance, failure: BuildFailure) -> PortResult<Ended> {
@@ -352,6 +372,28 @@ impl Build {
     }
 }
 
+/// A place to build: the one that was taken early, or one that is waited for. Nothing when it is cancelled.
+async fn place(
+    shop: &Shop,
+    app: &App,
+    early: Option<PlacementLease>,
+    cancel: &CancellationToken,
+) -> PortResult<Option<Placed>> {
+    if let Some(lease) = early {
+        return Ok(Some(Placed::Lease(lease)));
+    }
+    let (app, trust) = (app.name.clone(), app.build.trust.clone());
+    let need = Need { app, trust, patience: shop.config.patience };
+    tokio::select! {
+        placed = shop.ports.placement.acquire(&need) => placed.map(Some),
+        () = cancel.cancelled() => Ok(None),
+    }
+}
+
+async fn head_ahead(shop: &Shop, app: &App) -> Option<Ahead> {
+    shop.observer.head_ahead(app, shop.apps.last_read()?.as_ref()).await
+}
+
 /// Ends the history of a build whose image went through the completion path: `finished`, or one that another
 /// worker left and whose image is adopted. The commit that ended it is told once, since an image may be
 /// adopted again much later.
@@ -394,7 +436,7 @@ async fn watch_for_halt(attendance: &Attendance, app: &App, mut noted: Generatio
             () = shop.stop.cancelled() => return Halt::ShuttingDown,
             () = shop.board.newer_than(&app.name, noted) => {}
         }
-        let newest = shop.board.wanted(&app.name).0;
+        let newest = shop.board.wanted(&app.name).generation;
         let look = tokio::select! {
             () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
             () = shop.stop.cancelled() => return Halt::ShuttingDown,

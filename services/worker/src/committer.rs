@@ -16,7 +16,7 @@ use fabrique_core::verdict::Verdict;
 use fabrique_gitops::batch::{Batch, MAX_COMMITS};
 use fabrique_gitops::plan::{self, Plan};
 use fabrique_gitops::{Refusal, Tree};
-use fabrique_observer::{Apps, AppsReader, Observer};
+use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::deployments::{NewCommit, PreparedPush, PushOutcome};
 use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
 use futures::future::join_all;
@@ -35,8 +35,9 @@ const QUEUE: usize = 1024;
 /// What is to be written for one app.
 #[derive(Clone)]
 pub(crate) enum Task {
-    /// A finished or adopted image, if any, and the overlay where it follows the head.
-    Complete(Option<Image>),
+    /// A finished or adopted image, if any, and the overlay where it follows the head; that head, where it was asked
+    /// for already.
+    Complete(Option<Image>, Option<Box<Ahead>>),
     /// Remove the holds of every channel, by a person's word.
     ReleaseHolds,
     /// Rewrite the bindings from the composition, by a person's word.
@@ -71,6 +72,15 @@ struct Job {
     alone: bool,
     memory: Arc<AppMemory>,
     reply: oneshot::Sender<PortResult<Written>>,
+}
+
+impl Job {
+    /// Has the head asked for again at the next attempt.
+    fn look_afresh(&mut self) {
+        if let Task::Complete(_, ahead) = &mut self.task {
+            *ahead = None;
+        }
+    }
 }
 
 /// The way in.
@@ -124,6 +134,7 @@ impl Rounds {
             while !waiting.is_empty() {
                 round += 1;
                 waiting = self.round(waiting, round).await;
+                waiting.iter_mut().for_each(Job::look_afresh);
                 if round > 1 && !waiting.is_empty() {
                     let pause =
                         Duration::from_millis(20).mul_f64(f64::from(round.min(10)) * self.ambient.jitter());
@@ -206,13 +217,20 @@ impl Rounds {
             return Ok(Proposal { unregistered: true, ..Proposal::default() });
         };
         match &job.task {
-            Task::Complete(image) => {
+            Task::Complete(image, ahead) => {
                 let memory = job.memory.get().await;
                 let now = self.ambient.now();
                 let view = match image {
                     Some(image) => {
                         self.observer
-                            .candidate(app, apps, &memory, (&image.revision, &image.key), now)
+                            .candidate(
+                                app,
+                                apps,
+                                &memory,
+                                (&image.revision, &image.key),
+                                ahead.as_deref(),
+                                now,
+                            )
                             .await?
                     }
                     None => self.observer.infra_candidate(app, apps, &memory, now).await?,

@@ -17,6 +17,7 @@ mod building;
 mod commands;
 mod committer;
 mod config;
+mod early;
 mod lease;
 mod logging;
 mod memory;
