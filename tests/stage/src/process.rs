@@ -34,6 +34,15 @@ impl Fabrique {
         self.log().lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
+    /// The values of `field` in the lines that contain every one of `words`, oldest first.
+    #[must_use]
+    pub fn values(&self, words: &[&str], field: &str) -> Vec<String> {
+        let log = self.log();
+        let lines = log.lines().filter(|line| words.iter().all(|word| line.contains(word)));
+        let value = |line: &str| Some(line.split_once(&format!("{field}="))?.1.split(' ').next()?.to_owned());
+        lines.filter_map(value).collect()
+    }
+
     /// Waits until `times` lines contain every one of `words`.
     ///
     /// # Errors
