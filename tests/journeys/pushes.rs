@@ -60,10 +60,10 @@ async fn after_a_force_push_the_branchs_head_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watched_path_in_the_second_of_twelve_commits_is_built() {
+async fn a_watched_path_in_the_second_of_fifty_commits_is_built() {
     let scene = Scene::open(watching_the_message()).await;
     let mut head = String::new();
-    for number in 1..=12 {
+    for number in 1..=50 {
         let file = if number == 2 { "message" } else { "notes.md" };
         scene.app.source.write(file, format!("{number}")).await.unwrap();
         head = scene.app.source.commit(&format!("Commit {number}")).await.unwrap();
