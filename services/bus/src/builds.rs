@@ -3,13 +3,14 @@
 use async_trait::async_trait;
 use fabrique_core::id::{AppName, BuildId};
 use fabrique_ports::PortResult;
-use fabrique_ports::records::{BuildEntry, BuildHistory};
+use fabrique_ports::records::{BuildEntry, BuildHistory, Swap, Versioned};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::connection::Bus;
 use crate::error::BusError;
-use crate::kv;
+use crate::kv::{self, Entry};
 use crate::layout::{self, Store};
+use crate::reader::{From, Read, Reader};
 
 /// Entries read at the same time.
 const READS: usize = 16;
@@ -45,6 +46,29 @@ impl BuildHistory for Bus {
             }
         });
         stream::iter(newest).buffered(READS).try_filter_map(async |entry| Ok(entry)).try_collect().await
+    }
+
+    /// Reads the whole history once and keeps only what is asked for.
+    async fn unfinished_builds(&self) -> PortResult<Vec<Versioned<BuildEntry>>> {
+        let everything = vec![Store::Builds.subject(">")];
+        let mut reader = Reader::open(self, Store::Builds, everything, From::Newest).await?;
+        let mut unfinished = Vec::new();
+        while let Read::Message(m) = reader.next().await? {
+            let entry = Entry::new(Store::Builds, &m.subject, m.sequence, m.headers.as_ref(), m.payload);
+            match entry.decode::<BuildEntry>() {
+                Ok(Some(value)) if !value.phase.is_final() => {
+                    unfinished.push(Versioned { value, revision: entry.revision });
+                }
+                Ok(Some(_) | None) => {}
+                Err(error) => tracing::error!(%error, "a build is left out"),
+            }
+        }
+        Ok(unfinished)
+    }
+
+    async fn swap_build(&self, entry: &BuildEntry, revision: u64) -> PortResult<Swap> {
+        let value = kv::encode("a build", entry)?;
+        Ok(self.swap(Store::Builds, &layout::build(&entry.build), value, revision).await?)
     }
 }
 

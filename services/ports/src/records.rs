@@ -158,6 +158,10 @@ pub trait BuildHistory: Send + Sync {
     async fn build(&self, build: &BuildId) -> PortResult<Option<BuildEntry>>;
     /// The newest entries, newest first, of one app or of all.
     async fn builds(&self, app: Option<&AppName>, limit: usize) -> PortResult<Vec<BuildEntry>>;
+    /// Every entry whose phase is not final, of all apps.
+    async fn unfinished_builds(&self) -> PortResult<Vec<Versioned<BuildEntry>>>;
+    /// Replaces the entry if it is still at `revision`.
+    async fn swap_build(&self, entry: &BuildEntry, revision: u64) -> PortResult<Swap>;
 }
 
 /// Build logs: ordered lines, capped, kept longer than the daemon.

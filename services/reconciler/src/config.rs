@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_ports::bus::{Board, Events, Wakes};
-use fabrique_ports::records::{Memories, Records};
+use fabrique_ports::records::{BuildHistory, Memories, Records};
 use fabrique_ports::registry::Registry;
 
 /// The world, as far as the reconciler touches it beyond what its observer reads.
@@ -17,6 +17,8 @@ pub struct Ports {
     pub wakes: Arc<dyn Wakes>,
     /// What each app remembers.
     pub memories: Arc<dyn Memories>,
+    /// The history of builds, to be read and written.
+    pub history: Arc<dyn BuildHistory>,
     /// Build key to digest.
     pub records: Arc<dyn Records>,
     /// The image registry.
@@ -32,9 +34,9 @@ pub struct Config {
     pub concurrency: NonZeroUsize,
     /// A holder whose record is the same for this long is dead: the lease of the workers, or more.
     pub lease: Duration,
-    /// Every how many sweeps [`Reconciler::run_every`](crate::Reconciler::run_every) looks after images,
-    /// the first included. With a sweep every five minutes, 12 is once an hour.
-    pub images_every: NonZeroU32,
+    /// Every how many sweeps [`Reconciler::run_every`](crate::Reconciler::run_every) looks at everything, the
+    /// first included. With a sweep every five minutes, 12 is once an hour.
+    pub full_every: NonZeroU32,
 }
 
 impl Default for Config {
@@ -42,7 +44,7 @@ impl Default for Config {
         Self {
             concurrency: NonZeroUsize::MIN.saturating_add(7),
             lease: Duration::from_secs(30),
-            images_every: NonZeroU32::MIN.saturating_add(11),
+            full_every: NonZeroU32::MIN.saturating_add(11),
         }
     }
 }

@@ -4,7 +4,8 @@
 //! registered app through the same [`Observer`](fabrique_observer::Observer) and the same decision as a
 //! worker, and wakes the apps that need something, saying why. It also wakes what somebody left unfinished:
 //! a holder whose record does not move, a build without a worker, a commit whose outcome nobody read back, a
-//! commit status that is still pending.
+//! commit status that is still pending. And it ends attempts that the history shows as under way although
+//! their worker died without a word and nothing brings another to them.
 //!
 //! * **Cheap.** An app whose head is deployed costs one request to the forge; one whose head differs in no
 //!   watched path costs none beyond that once its history is in the local clone.
@@ -13,17 +14,19 @@
 //! * **Independent.** A bounded number of apps is looked at at once, and one that cannot be looked at stops
 //!   no other.
 //!
-//! Images are looked after more seldom ([`Depth::Images`]): a tag that keeps a deployed image from garbage
-//! collection is set again when it is missing; a deployed image that the registry lost is reported, since
-//! only a person can say whether to build it again or to bring it back.
+//! Images and the history are looked after more seldom ([`Depth::Full`]): a tag that keeps a deployed image
+//! from garbage collection is set again when it is missing; a deployed image that the registry lost is
+//! reported, since only a person can say whether to build it again or to bring it back.
 //!
-//! This crate only wakes, tags and tells. It must not build, commit or change what is remembered.
+//! This crate only wakes, tags, tells, and ends what the history left open. It must not build, commit or change
+//! what is remembered.
 
 mod config;
+mod history;
 mod images;
 mod judge;
 mod leases;
 mod sweep;
 
 pub use config::{Config, Ports};
-pub use sweep::{Depth, Failed, Finding, Reconciler, Restored, Sweep, Woken};
+pub use sweep::{Closed, Depth, Failed, Finding, Reconciler, Restored, Sweep, Woken};

@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 
 use fabrique_core::app::App;
 use fabrique_core::decision::decide;
-use fabrique_core::id::{AppName, Digest};
+use fabrique_core::id::{AppName, BuildId, Digest};
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
 use fabrique_core::work::Desk;
 use fabrique_observer::{Apps, AppsReader, Observer};
 use fabrique_ports::bus::{Event, EventBody, WakeCause};
-use fabrique_ports::{PortError, PortResult};
+use fabrique_ports::records::{BuildPhase, Swap, Versioned};
+use fabrique_ports::{Ambient, Fault, PortError, PortResult};
 use futures::{StreamExt as _, stream};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Ports};
+use crate::history::Attempt;
 use crate::images;
 use crate::judge::{Standing, unregistered};
 use crate::leases::{Holder, Leases};
-use fabrique_ports::Ambient;
 
 /// Failures that are told one by one; of the others only the number is.
 const TOLD: usize = 5;
@@ -31,8 +32,8 @@ const TOLD: usize = 5;
 pub enum Depth {
     /// Heads against what is deployed, and what was left unfinished.
     Heads,
-    /// That, and whether the registry still has the images and their tags.
-    Images,
+    /// That, whether the registry still has the images and their tags, and what the history left open.
+    Full,
 }
 
 /// What a sweep found and did.
@@ -46,10 +47,12 @@ pub struct Sweep {
     pub findings: Vec<Finding>,
     /// Tags that were set again.
     pub restored: Vec<Restored>,
+    /// Attempts that nobody had ended.
+    pub closed: Vec<Closed>,
     /// Apps that could not be looked at.
     pub failed: Vec<Failed>,
-    /// How long it took.
-    pub took: Duration,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
 }
 
 /// A woken app.
@@ -81,6 +84,16 @@ pub struct Restored {
     pub tag: String,
     /// What it points to.
     pub digest: Digest,
+}
+
+/// An attempt whose worker went away, as the history shows it from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Closed {
+    /// The attempt.
+    pub build: BuildId,
+    /// How it ended, by what its app remembers.
+    #[serde(flatten)]
+    pub phase: BuildPhase,
 }
 
 /// An app that could not be looked at; the next sweep tries again.
@@ -166,9 +179,14 @@ impl Reconciler {
         }
         drop(looks);
         self.wake_removed(round, &mut sweep).await;
+        if depth == Depth::Full
+            && let Err(error) = self.end_abandoned(round, &mut sweep).await
+        {
+            sweep.findings.push(unwritten(&error));
+        }
         sweep.woken.sort_by(|a, b| a.app.cmp(&b.app));
         sweep.failed.sort_by(|a, b| a.app.cmp(&b.app));
-        sweep.took = started.elapsed();
+        sweep.took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         measure(&sweep);
         Ok(sweep)
     }
@@ -177,8 +195,8 @@ impl Reconciler {
     pub async fn run_every(&self, interval: Duration, stop: CancellationToken) {
         let mut number = 0_u32;
         while !stop.is_cancelled() {
-            let depth = match number % self.config.images_every {
-                0 => Depth::Images,
+            let depth = match number % self.config.full_every {
+                0 => Depth::Full,
                 _ => Depth::Heads,
             };
             tokio::select! {
@@ -224,6 +242,31 @@ impl Reconciler {
         }
     }
 
+    /// Ends the attempts in the history that nobody is at. Whether somebody is, is asked after the entry was
+    /// read, and the entry is replaced only as it was read: a worker's own word always counts more.
+    async fn end_abandoned(&self, round: &Round, sweep: &mut Sweep) -> PortResult<()> {
+        let ports = &self.ports;
+        for Versioned { value: entry, revision } in ports.history.unfinished_builds().await? {
+            let (_, work, _) = ports.board.desk(&entry.app).await?;
+            let memory = ports.memories.memory(&entry.app).await?.value;
+            let app = round.apps.registrations.apps.get(&entry.app);
+            let attempt = Attempt { entry: &entry, work: &work, memory: &memory, app };
+            let now = self.ambient.now();
+            if !attempt.is_abandoned(self.config.lease, now) {
+                continue;
+            }
+            let ended = attempt.ended(now);
+            match ports.history.swap_build(&ended, revision).await? {
+                Swap::Done(_) => {
+                    tracing::info!(build = %ended.build, phase = ?ended.phase, "an attempt that nobody ended is over");
+                    sweep.closed.push(Closed { build: ended.build, phase: ended.phase });
+                }
+                Swap::Lost => {}
+            }
+        }
+        Ok(())
+    }
+
     async fn look_at(&self, name: AppName, round: &Round) -> (AppName, PortResult<Look>) {
         let look = match round.apps.registrations.apps.get(&name) {
             Some(app) => self.look(app, round).await,
@@ -245,7 +288,7 @@ impl Reconciler {
             self.wake(&app.name, &reason, now).await?;
             look.woken = Some(Woken { app: app.name.clone(), reason });
         }
-        if round.depth == Depth::Images {
+        if round.depth == Depth::Full {
             self.look_after_images(app, round, memory, &mut look).await?;
         }
         Ok(look)
@@ -316,8 +359,22 @@ fn lost(app: &AppName, image: &images::Image) -> Finding {
     }
 }
 
+/// Attempts that nobody ended cannot be ended here either.
+fn unwritten(error: &PortError) -> Finding {
+    let remedy = match error.fault() {
+        Fault::Denied => "let the user write the history: publish to `$KV.FABRIQUE_BUILDS.>`",
+        Fault::Transient | Fault::Unexpected => "the next full sweep tries again",
+    };
+    Finding {
+        app: None,
+        what: format!("attempts that nobody ended were left open: {error}"),
+        remedy: remedy.to_owned(),
+    }
+}
+
 fn measure(sweep: &Sweep) {
-    metrics::histogram!("fabrique_sweep_seconds").record(sweep.took.as_secs_f64());
+    let took = Duration::from_millis(sweep.took_ms);
+    metrics::histogram!("fabrique_sweep_seconds").record(took.as_secs_f64());
     metrics::counter!("fabrique_sweep_apps_woken_total").increment(sweep.woken.len() as u64);
     metrics::counter!("fabrique_sweep_apps_failed_total").increment(sweep.failed.len() as u64);
 }
@@ -330,9 +387,8 @@ fn tell(swept: &Result<Sweep, PortError>) {
             return;
         }
     };
-    let millis = u64::try_from(sweep.took.as_millis()).unwrap_or(u64::MAX);
     let (looked, woken, failed) = (sweep.looked, sweep.woken.len(), sweep.failed.len());
-    tracing::info!(looked, woken, failed, took_ms = millis, "swept");
+    tracing::info!(looked, woken, failed, took_ms = sweep.took_ms, "swept");
     for Failed { app, error } in sweep.failed.iter().take(TOLD) {
         tracing::warn!(%app, error, "the app could not be looked at");
     }

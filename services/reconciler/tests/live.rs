@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use fabrique_bed::{Bed, GitRepo};
@@ -30,6 +30,9 @@ use fabrique_reconciler::{Config, Depth, Ports, Reconciler, Sweep};
 use fabrique_registry::{Access, OciRegistry, RegistryConfig};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
+
+#[path = "live/history.rs"]
+mod history;
 
 /// Calls that may reach the forge: all of them, those at work, and the most that ever were.
 #[derive(Default)]
@@ -76,6 +79,9 @@ impl Forge for Counted<Gitea> {
 
 #[async_trait]
 impl SourceHistory for Counted<GitHistory> {
+    async fn refresh(&self, repo: &RepoName, since: Instant) -> PortResult<()> {
+        self.count().refresh(repo, since).await
+    }
     async fn relation(&self, repo: &RepoName, from: &Revision, to: &Revision) -> PortResult<Relation> {
         self.count().relation(repo, from, to).await
     }
@@ -132,6 +138,10 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
+        Self::writing_history_as("worker").await
+    }
+
+    async fn writing_history_as(role: &str) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let bed = Bed::builder().gitea().nats().registry().start().await.unwrap();
         for org in ["cluster", "atlas"] {
@@ -161,6 +171,7 @@ impl Cluster {
             board: bus.clone(),
             wakes: bus.clone(),
             memories: bus.clone(),
+            history: Arc::new(self::bus(&bed, role).await),
             records: bus.clone(),
             registry: registry.clone(),
             events: bus,
@@ -313,7 +324,7 @@ async fn an_app_that_cannot_be_looked_at_stops_no_other() {
     cluster.publish().await;
     cluster.bed.registry().peer().stop().await.unwrap();
 
-    let (sweep, _) = cluster.sweep(Depth::Images).await;
+    let (sweep, _) = cluster.sweep(Depth::Full).await;
     assert_eq!(sweep.looked, 2);
     assert_eq!(sweep.woken.iter().map(|w| w.app.as_str()).collect::<Vec<_>>(), ["new"]);
     assert_eq!(sweep.failed.iter().map(|f| f.app.as_str()).collect::<Vec<_>>(), ["deployed"]);
@@ -336,7 +347,7 @@ async fn a_missing_keep_tag_is_restored_and_a_lost_image_is_reported() {
     let key = remember_build(&cluster, &kept.head().await.unwrap(), &digest).await;
     let mut events = cluster.admin.tail(Some(&name("lost")), Some(Timestamp(0))).await.unwrap();
 
-    let (sweep, _) = cluster.sweep(Depth::Images).await;
+    let (sweep, _) = cluster.sweep(Depth::Full).await;
     assert_eq!(woken(&sweep), [""; 0]);
     let restored: Vec<_> = sweep.restored.iter().map(|r| (r.app.as_str(), r.tag.as_str())).collect();
     assert_eq!(restored, [("kept", key.as_str())]);
@@ -349,7 +360,7 @@ async fn a_missing_keep_tag_is_restored_and_a_lost_image_is_reported() {
         "{event:?}"
     );
 
-    let (sweep, _) = cluster.sweep(Depth::Images).await;
+    let (sweep, _) = cluster.sweep(Depth::Full).await;
     assert_eq!(sweep.restored, []);
 }
 

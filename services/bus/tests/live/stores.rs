@@ -122,3 +122,25 @@ async fn the_oldest_builds_of_an_app_go_and_those_of_others_stay() {
     let left: Vec<_> = worker.builds(None, 10).await.unwrap().into_iter().map(|entry| entry.build).collect();
     assert_eq!(left, [id(&busy, 4), id(&busy, 3), id(&quiet, 0)]);
 }
+
+#[tokio::test]
+async fn unfinished_builds_are_found_among_all_and_replaced_only_as_they_were_read() {
+    let bed = own_bed().await;
+    let worker = bus(&bed, "worker").await;
+    let (ended, left, moves) = (new_build(&new_app()), new_build(&new_app()), new_build(&new_app()));
+    worker.put_build(&entry(&ended, BuildPhase::Superseded { by: None })).await.unwrap();
+    worker.put_build(&entry(&left, BuildPhase::Queued)).await.unwrap();
+    worker.put_build(&entry(&left, BuildPhase::Building)).await.unwrap();
+    worker.put_build(&entry(&moves, BuildPhase::Preparing)).await.unwrap();
+    let found = worker.unfinished_builds().await.unwrap();
+    let builds: Vec<_> = found.iter().map(|found| (&found.value.build, &found.value.phase)).collect();
+    assert_eq!(builds, [(&left, &BuildPhase::Building), (&moves, &BuildPhase::Preparing)]);
+
+    worker.put_build(&entry(&moves, BuildPhase::Building)).await.unwrap();
+    let [left_at, moves_at] = [found[0].revision, found[1].revision];
+    let over = |build| entry(build, BuildPhase::Superseded { by: None });
+    assert!(matches!(worker.swap_build(&over(&left), left_at).await.unwrap(), Swap::Done(_)));
+    assert_eq!(worker.swap_build(&over(&moves), moves_at).await.unwrap(), Swap::Lost);
+    let unfinished = worker.unfinished_builds().await.unwrap();
+    assert_eq!(unfinished.iter().map(|found| &found.value.build).collect::<Vec<_>>(), [&moves]);
+}

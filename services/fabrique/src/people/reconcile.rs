@@ -1,6 +1,9 @@
 //! `reconcile --once`: one sweep, for a timer or a person.
 
+use std::time::Duration;
+
 use fabrique_operator::Exit;
+use fabrique_operator::tail::phase_text;
 use fabrique_reconciler::{Depth, Sweep};
 
 use crate::config::Role;
@@ -14,8 +17,10 @@ use crate::wiring::{self, Adapters};
 pub(crate) async fn once(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
     // The start timeout of services: a timer is as patient as they are.
     let bus = adapters.bus(Role::Reconciler).await?;
-    let reconciler = wiring::reconciler(adapters, &bus);
-    let swept = showing("looking at every app", reconciler.sweep(Depth::Images)).await;
+    let history = wiring::historian(adapters, &bus).await?;
+    let reconciler = wiring::reconciler(adapters, &bus, &history);
+    let swept = showing("looking at every app", reconciler.sweep(Depth::Full)).await;
+    history.close().await;
     bus.close().await;
     let sweep = swept?;
     if console.is_json() {
@@ -33,6 +38,9 @@ fn print(console: Console, sweep: &Sweep) -> anyhow::Result<()> {
     for restored in &sweep.restored {
         console.line(&format!("restored {}: tag {} at {}", restored.app, restored.tag, restored.digest))?;
     }
+    for closed in &sweep.closed {
+        console.line(&format!("ended {}: {}", closed.build, phase_text(&closed.phase)))?;
+    }
     for finding in &sweep.findings {
         console.line(&format!("found: {}; {}", finding.what, finding.remedy))?;
     }
@@ -40,6 +48,9 @@ fn print(console: Console, sweep: &Sweep) -> anyhow::Result<()> {
         console.line(&format!("not looked at {}: {}", failed.app, failed.error))?;
     }
     let (looked, woken) = (count(sweep.looked, "app"), sweep.woken.len());
-    console.line(&format!("looked at {looked} in {}, woke {woken}", took(sweep.took)))?;
+    console.line(&format!(
+        "looked at {looked} in {}, woke {woken}",
+        took(Duration::from_millis(sweep.took_ms))
+    ))?;
     Ok(())
 }
