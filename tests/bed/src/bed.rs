@@ -1,19 +1,20 @@
 //! A set of peers that live and die together.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
 use tokio::sync::OnceCell;
 
 use crate::buildkit::{Buildkit, BuildkitOptions};
-use crate::folder::{self, Folder};
+use crate::folder::Folder;
 use crate::gitea::{Gitea, GiteaOptions};
 use crate::install::{self, Cache, Product};
 use crate::nats::{Nats, NatsOptions};
 use crate::peer::Peer;
 use crate::registry::Registry;
+use crate::report::{Reporting, report_on_panic};
 use crate::site::Site;
 
 /// Which peers a bed has, and how they differ from the usual.
@@ -109,7 +110,7 @@ impl BedBuilder {
         let (nats, gitea, registry, buildkit) =
             tokio::try_join!(Box::pin(nats), Box::pin(gitea), Box::pin(registry), Box::pin(buildkit))?;
         let peers = Arc::new(Peers { nats, gitea, registry, buildkit, folder: path.to_owned() });
-        report_on_panic(&peers);
+        report_on_panic(peers.clone());
         Ok(Bed { peers, cache: cache.clone(), folder })
     }
 
@@ -268,36 +269,14 @@ impl Peers {
         let registry = self.registry.iter().map(Registry::peer);
         nats.chain(gitea).chain(registry).chain(self.buildkit.iter().map(Buildkit::peer))
     }
+}
+
+impl Reporting for Peers {
+    fn folder(&self) -> &Path {
+        &self.folder
+    }
 
     fn report(&self) -> String {
         self.iter().map(Peer::report).collect()
     }
-}
-
-/// Shows the logs of all living beds when a test panics: a shared bed is never dropped, so its destructor could
-/// not do it.
-fn report_on_panic(peers: &Arc<Peers>) {
-    static LIVING: Mutex<Vec<Weak<Peers>>> = Mutex::new(Vec::new());
-    static HOOK: Once = Once::new();
-    {
-        let mut living = LIVING.lock().unwrap_or_else(PoisonError::into_inner);
-        living.retain(|peers| peers.strong_count() > 0);
-        living.push(Arc::downgrade(peers));
-    }
-    HOOK.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            before(info);
-            let Ok(living) = LIVING.try_lock() else { return };
-            for peers in living.iter().filter_map(Weak::upgrade) {
-                folder::mark_failed(&peers.folder);
-                show(&peers.report());
-            }
-        }));
-    });
-}
-
-#[expect(clippy::print_stderr, reason = "only the macro's output is captured with the failing test's")]
-fn show(logs: &str) {
-    eprintln!("{logs}");
 }

@@ -42,6 +42,7 @@
 
 mod bed;
 mod buildkit;
+mod cluster;
 mod folder;
 mod git;
 mod gitea;
@@ -51,6 +52,7 @@ mod nats;
 mod peer;
 mod ports;
 mod registry;
+mod report;
 mod site;
 mod spawn;
 mod template;
@@ -59,6 +61,7 @@ mod wait;
 
 pub use bed::{Bed, BedBuilder};
 pub use buildkit::{Buildkit, BuildkitOptions, TlsFiles};
+pub use cluster::{Argo, Cluster, ClusterOptions, Images, Obstacle};
 pub use git::GitRepo;
 pub use gitea::{Gitea, GiteaOptions, Queues};
 pub use nats::{Nats, NatsOptions, ROLES};

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use fabrique_bed::Bed;
 use fabrique_bed::install::{Cache, Group, Product, ensure};
+use fabrique_bed::{Bed, Cluster, ClusterOptions};
 
 #[derive(Parser)]
 #[command(about = "The real peers that fabrique is tested against")]
@@ -24,6 +24,12 @@ enum Action {
     },
     /// Show where each peer is kept
     Paths,
+    /// Start a Kubernetes cluster and keep it until this process ends
+    Cluster {
+        /// With Argo CD
+        #[arg(long)]
+        argocd: bool,
+    },
     /// Start all peers and keep them until this process ends, for the bed's own tests
     #[command(hide = true)]
     Hold,
@@ -47,6 +53,18 @@ async fn main() -> Result<()> {
                 let state = if cache.has(product) { "" } else { " (not built)" };
                 writeln!(out, "{product}: {}{state}", cache.folder(product).display())?;
             }
+        }
+        Action::Cluster { argocd } => {
+            let mut options = ClusterOptions::default();
+            options.argocd = argocd;
+            let start = std::time::Instant::now();
+            let cluster = Cluster::start(options).await?;
+            writeln!(out, "ready after {:.1} s", start.elapsed().as_secs_f32())?;
+            writeln!(out, "export KUBECONFIG={}", cluster.kubeconfig().display())?;
+            writeln!(out, "{:#?}", cluster.images())?;
+            out.flush()?;
+            tokio::signal::ctrl_c().await?;
+            cluster.stop().await?;
         }
         Action::Hold => {
             let bed = Bed::builder().all().start().await?;

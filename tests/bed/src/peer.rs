@@ -27,6 +27,10 @@ pub(crate) enum Ready {
     Http(String),
     /// A command ends with 0.
     Command(PathBuf, Vec<String>),
+    /// A file is there.
+    File(PathBuf),
+    /// By running: whoever needs it waits for what it does.
+    Started,
 }
 
 /// A server process that can be stopped, killed, paused and started again on the same port and folders.
@@ -237,6 +241,8 @@ impl Peer {
                 let output = tokio::time::timeout(PROBE, command.output()).await;
                 output.is_ok_and(|output| output.is_ok_and(|output| output.status.success()))
             }
+            Ready::File(path) => path.exists(),
+            Ready::Started => true,
         }
     }
 

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::http;
-use crate::install::{BUSYBOX_BLOBS, Cache, Product};
+use crate::install::{BUSYBOX_BLOBS, Cache, LAYER, LAYER_DIGEST, Product, architecture, digest};
 use crate::peer::{Peer, Ready};
 use crate::site::Site;
 use crate::spawn::Launch;
@@ -111,24 +112,64 @@ impl Registry {
 
     async fn push_busybox(&self, blobs: &Path) -> Result<()> {
         for name in BUSYBOX_BLOBS {
-            self.push_blob(fs::read(blobs.join(name))?).await?;
+            let blob = fs::read(blobs.join(name))?;
+            self.push_blob(BASE, &digest(&blob), blob).await?;
         }
-        let url = format!("{}/v2/{BASE}/manifests/{BASE_TAG}", self.base_url());
-        let manifest = fs::read(blobs.join("manifest.json"))?;
+        self.push_manifest(BASE, BASE_TAG, fs::read(blobs.join("manifest.json"))?).await
+    }
+
+    /// Pushes an image made of layers that products are, and returns its digest. `config` is what the image says
+    /// of a container: its command, user and environment.
+    pub(crate) async fn push_image(
+        &self,
+        repository: &str,
+        tag: &str,
+        layers: &[&Path],
+        config: &Value,
+    ) -> Result<String> {
+        let (mut descriptors, mut digests) = (Vec::new(), Vec::new());
+        for folder in layers {
+            let digest = fs::read_to_string(folder.join(LAYER_DIGEST))?;
+            let layer = folder.join(LAYER);
+            let size = fs::metadata(&layer)?.len();
+            self.push_blob(repository, &digest, tokio::fs::read(&layer).await?).await?;
+            let kind = "application/vnd.oci.image.layer.v1.tar";
+            descriptors.push(json!({ "mediaType": kind, "digest": digest, "size": size }));
+            digests.push(digest);
+        }
+        let config = json!({
+            "architecture": architecture(), "os": "linux", "config": config,
+            "rootfs": { "type": "layers", "diff_ids": digests },
+        });
+        let config = config.to_string().into_bytes();
+        let (config_digest, size) = (digest(&config), config.len());
+        self.push_blob(repository, &config_digest, config).await?;
+        let kind = "application/vnd.oci.image.config.v1+json";
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": MANIFEST, "layers": descriptors,
+            "config": { "mediaType": kind, "digest": config_digest, "size": size },
+        });
+        let manifest = manifest.to_string().into_bytes();
+        let digest = digest(&manifest);
+        self.push_manifest(repository, tag, manifest).await?;
+        Ok(digest)
+    }
+
+    async fn push_manifest(&self, repository: &str, tag: &str, manifest: Vec<u8>) -> Result<()> {
+        let url = format!("{}/v2/{repository}/manifests/{tag}", self.base_url());
         let answer = http::client()?.put(url).header("Content-Type", MANIFEST).body(manifest).send().await?;
         ensure!(answer.status().is_success(), "manifest: {} {}", answer.status(), answer.text().await?);
         Ok(())
     }
 
-    async fn push_blob(&self, blob: Vec<u8>) -> Result<()> {
-        let digest = crate::install::digest(&blob);
-        let url = format!("{}/v2/{BASE}/blobs/uploads/", self.base_url());
+    async fn push_blob(&self, repository: &str, digest: &str, blob: Vec<u8>) -> Result<()> {
+        let url = format!("{}/v2/{repository}/blobs/uploads/", self.base_url());
         let answer = http::client()?.post(url).send().await?.error_for_status()?;
         let location = answer.headers().get("Location").context("no upload location")?.to_str()?;
         let url = if location.starts_with('/') { self.base_url() + location } else { location.to_owned() };
         let answer = http::client()?
             .put(url)
-            .query(&[("digest", &digest)])
+            .query(&[("digest", digest)])
             .header("Content-Type", "application/octet-stream")
             .body(blob)
             .send()

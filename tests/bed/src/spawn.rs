@@ -172,6 +172,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    pub(crate) fn id(self) -> u32 {
+        self.id
+    }
+
     fn pid(self) -> Option<Pid> {
         i32::try_from(self.id).ok().and_then(Pid::from_raw)
     }

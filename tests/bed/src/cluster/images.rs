@@ -1,0 +1,75 @@
+//! What the cluster's registry holds from the start.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tokio::try_join;
+
+use crate::install::{Cache, Product};
+use crate::registry::Registry;
+
+/// How nodes and pods call the registry.
+pub(crate) const HOST: &str = "registry:80";
+
+/// References by digest, as pods name them: `registry:80/…@sha256:…`.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct Images {
+    /// Static busybox with all its applets. It cannot resolve names: it crashes when it tries.
+    pub busybox: String,
+    /// A small Debian with bash, git, curl and iproute2, user 1000 named `user`: for probes that resolve names.
+    pub debian: String,
+    /// Rootless BuildKit on that Debian: `rootlesskit buildkitd` as user 1000. With other commands, and as root of
+    /// a pod with `hostUsers: false`, the same image serves as a builder without rootlesskit.
+    pub builder: String,
+    /// What holds a pod's namespaces.
+    pub(crate) pause: String,
+    pub(crate) coredns: String,
+}
+
+impl Images {
+    /// Pushes what starting the cluster needs, and the rest too.
+    pub(crate) async fn push(cache: &Cache, registry: &Registry) -> Result<Self> {
+        let layers = [Product::Busybox, Product::Coredns, Product::Debian, Product::Builder];
+        let [busybox, coredns, debian, builder] = layers.map(|product| cache.folder(product));
+        let push = async |name: &str, layers: &[&std::path::Path], config: Value| {
+            let digest = registry.push_image(name, "1", layers, &config).await?;
+            anyhow::Ok(format!("{HOST}/{name}@{digest}"))
+        };
+        let pause = json!({ "Entrypoint": ["/bin/busybox", "sleep", "2147483647"], "User": "65534:65534" });
+        let dns = json!({ "Entrypoint": ["/usr/bin/coredns"] });
+        let small = async {
+            anyhow::Ok((
+                push("base/busybox", &[&busybox], json!({ "Env": ["PATH=/bin"], "Cmd": ["/bin/sh"] }))
+                    .await?,
+                push("bed/pause", &[&busybox], pause).await?,
+                push("bed/coredns", &[&coredns], dns).await?,
+            ))
+        };
+        let large = async {
+            anyhow::Ok((
+                push("base/debian", &[&debian], json!({ "Env": [PATH], "Cmd": ["/bin/bash"] })).await?,
+                push("bed/builder", &[&debian, &builder], builder_config()).await?,
+            ))
+        };
+        let ((busybox, pause, coredns), (debian, builder)) = try_join!(small, large)?;
+        Ok(Self { busybox, debian, builder, pause, coredns })
+    }
+}
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+fn builder_config() -> Value {
+    json!({
+        "User": "1000:1000",
+        "Env": [
+            PATH,
+            "HOME=/home/user",
+            "USER=user",
+            "XDG_RUNTIME_DIR=/run/user/1000",
+            "TMPDIR=/home/user/.local/tmp",
+            "BUILDKIT_HOST=unix:///run/user/1000/buildkit/buildkitd.sock",
+        ],
+        "Volumes": { "/home/user/.local/share/buildkit": {} },
+        "Entrypoint": ["rootlesskit", "buildkitd"],
+    })
+}
