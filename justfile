@@ -20,6 +20,18 @@ demo *ARGS:
 bed:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- build
 
+# Bring up a Kubernetes cluster that stays and that tests then share; half an hour the first time, some 20 s after that
+cluster:
+    cargo run --locked --quiet --package fabrique-bed --bin bed -- cluster up
+
+# End that cluster, and leave nothing of it
+cluster-down:
+    cargo run --locked --quiet --package fabrique-bed --bin bed -- cluster down
+
+# Ask that cluster, as its administrator
+kubectl *ARGS:
+    @cargo run --locked --quiet --package fabrique-bed --bin bed -- kubectl {{ ARGS }}
+
 # Run every test, against real servers; ARGS go to `cargo test` instead of --workspace
 test *ARGS: bed
     cargo test --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}

@@ -67,6 +67,11 @@ impl Gitea {
         Ok(Self { peer, site, admin_token })
     }
 
+    /// One that runs already.
+    pub(crate) fn attached(peer: Peer, site: Site, admin_token: String) -> Self {
+        Self { peer, site, admin_token }
+    }
+
     /// The process.
     #[must_use]
     pub fn peer(&self) -> &Peer {

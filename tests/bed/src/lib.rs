@@ -52,6 +52,7 @@ mod nats;
 mod peer;
 mod ports;
 mod registry;
+mod remote;
 mod report;
 mod site;
 mod spawn;

@@ -1,11 +1,14 @@
 //! `bed`: builds the test bed's peers and shows where they are.
 
+mod cli;
+
 use std::io::Write;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use cli::ClusterAction;
+use fabrique_bed::Bed;
 use fabrique_bed::install::{Cache, Group, Product, ensure};
-use fabrique_bed::{Bed, Cluster, ClusterOptions};
 
 #[derive(Parser)]
 #[command(about = "The real peers that fabrique is tested against")]
@@ -24,11 +27,16 @@ enum Action {
     },
     /// Show where each peer is kept
     Paths,
-    /// Start a Kubernetes cluster and keep it until this process ends
+    /// A Kubernetes cluster that stays, for tests and people to share
     Cluster {
-        /// With Argo CD
-        #[arg(long)]
-        argocd: bool,
+        #[command(subcommand)]
+        action: ClusterAction,
+    },
+    /// Ask the cluster that stays, with `kubectl`
+    Kubectl {
+        /// What kubectl is told
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
     },
     /// Start all peers and keep them until this process ends, for the bed's own tests
     #[command(hide = true)]
@@ -54,18 +62,8 @@ async fn main() -> Result<()> {
                 writeln!(out, "{product}: {}{state}", cache.folder(product).display())?;
             }
         }
-        Action::Cluster { argocd } => {
-            let mut options = ClusterOptions::default();
-            options.argocd = argocd;
-            let start = std::time::Instant::now();
-            let cluster = Cluster::start(options).await?;
-            writeln!(out, "ready after {:.1} s", start.elapsed().as_secs_f32())?;
-            writeln!(out, "export KUBECONFIG={}", cluster.kubeconfig().display())?;
-            writeln!(out, "{:#?}", cluster.images())?;
-            out.flush()?;
-            tokio::signal::ctrl_c().await?;
-            cluster.stop().await?;
-        }
+        Action::Cluster { action } => return cli::act(action).await,
+        Action::Kubectl { args } => return cli::kubectl(&args).await,
         Action::Hold => {
             let bed = Bed::builder().all().start().await?;
             let peers =

@@ -80,6 +80,16 @@ impl Nats {
         Ok(Self { peer, site, monitor, passwords })
     }
 
+    /// One that runs already, with a password for each of [`ROLES`].
+    pub(crate) fn attached(peer: Peer, (site, monitor): (Site, Site), passwords: Vec<String>) -> Self {
+        Self { peer, site, monitor, passwords }
+    }
+
+    /// One per entry of [`ROLES`]; none on an open bus.
+    pub(crate) fn passwords(&self) -> &[String] {
+        &self.passwords
+    }
+
     /// The process.
     #[must_use]
     pub fn peer(&self) -> &Peer {

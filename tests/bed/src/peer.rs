@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::Signal;
 use tokio::process::Command;
 
+use crate::remote::{Remote, Verb};
 use crate::spawn::{Launch, Process, Running, descendants};
 use crate::wait::wait_until;
 
@@ -39,9 +40,22 @@ pub(crate) enum Ready {
 #[derive(Debug)]
 pub struct Peer {
     name: String,
+    log: PathBuf,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    /// A process of ours.
+    Own(Box<Own>),
+    /// One of another process, which is asked to act.
+    Remote(Remote),
+}
+
+#[derive(Debug)]
+struct Own {
     launch: Launch,
     ready: Ready,
-    log: PathBuf,
     /// The newest life, ended or not.
     running: Mutex<Option<Arc<Running>>>,
 }
@@ -82,9 +96,16 @@ impl Peer {
     }
 
     pub(crate) async fn start(name: &str, launch: Launch, ready: Ready, log: PathBuf) -> Result<Self> {
-        let peer = Self { name: name.to_owned(), launch, ready, log, running: Mutex::new(None) };
+        let own = Own { launch, ready, running: Mutex::new(None) };
+        let peer = Self { name: name.to_owned(), log, body: Body::Own(Box::new(own)) };
         peer.start_again().await?;
         Ok(peer)
+    }
+
+    /// A peer that runs already, owned by who listens at `socket`.
+    pub(crate) fn remote(name: &str, socket: &Path, log: PathBuf) -> Self {
+        let remote = Remote { socket: socket.to_owned(), name: name.to_owned() };
+        Self { name: name.to_owned(), log, body: Body::Remote(remote) }
     }
 
     /// The name that its log and errors carry, like `gitea` or `buildkit-0`.
@@ -96,7 +117,10 @@ impl Peer {
     /// The process id, while it runs. For BuildKit it is the one of rootlesskit, the daemon's parent.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        self.running().filter(|running| running.ended().is_none()).map(|running| running.pid)
+        match &self.body {
+            Body::Own(own) => own.alive().map(|running| running.pid),
+            Body::Remote(remote) => remote.ask(Verb::Pid).ok()?.parse().ok(),
+        }
     }
 
     /// Whether the process lives, paused or not.
@@ -125,13 +149,13 @@ impl Peer {
     /// # Errors
     /// When it runs already, ends by itself, or is not ready within a minute.
     pub async fn start_again(&self) -> Result<()> {
-        {
-            let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            let lives = slot.as_ref().is_some_and(|running| running.ended().is_none());
-            ensure!(!lives, "{} runs already", self.name);
-            *slot = Some(Arc::new(Running::start(&self.launch, &self.log)?));
+        match &self.body {
+            Body::Own(own) => {
+                own.start(&self.name, &self.log)?;
+                self.ready().await
+            }
+            Body::Remote(remote) => remote.wait_for(Verb::Start).await,
         }
-        self.ready().await
     }
 
     /// Waits until the peer answers, as [`Peer::start_again`] does by itself.
@@ -139,11 +163,15 @@ impl Peer {
     /// # Errors
     /// When the process ends, or is not ready within a minute.
     pub async fn ready(&self) -> Result<()> {
+        let own = match &self.body {
+            Body::Own(own) => own,
+            Body::Remote(remote) => return remote.wait_for(Verb::Ready).await,
+        };
         let what = format!("{} to be ready", self.name);
         let outcome = wait_until(&what, READY, || async {
-            match self.ended() {
+            match own.ended() {
                 Some(how) => Some(Err(anyhow!("{} ended while starting: {how}", self.name))),
-                None => self.probe().await.then_some(Ok(())),
+                None => own.probe().await.then_some(Ok(())),
             }
         });
         outcome.await.and_then(|answer| answer).map_err(|error| self.with_log(&error))
@@ -154,7 +182,7 @@ impl Peer {
     /// # Errors
     /// When a process survives its SIGKILL for 10 s.
     pub async fn stop(&self) -> Result<()> {
-        self.end(Signal::TERM).await
+        self.end(Signal::TERM, Verb::Stop).await
     }
 
     /// Kills it (SIGKILL), with all that it started, and waits until all of it is gone.
@@ -162,7 +190,7 @@ impl Peer {
     /// # Errors
     /// When a process survives for 10 s.
     pub async fn kill9(&self) -> Result<()> {
-        self.end(Signal::KILL).await
+        self.end(Signal::KILL, Verb::Kill).await
     }
 
     /// Freezes it (SIGSTOP): connections stay open and nothing answers.
@@ -170,7 +198,7 @@ impl Peer {
     /// # Errors
     /// When it does not run.
     pub fn pause(&self) -> Result<()> {
-        self.signal_tree(Signal::STOP)
+        self.signal_tree(Signal::STOP, Verb::Pause)
     }
 
     /// Lets a paused peer go on (SIGCONT).
@@ -178,20 +206,64 @@ impl Peer {
     /// # Errors
     /// When it does not run.
     pub fn resume(&self) -> Result<()> {
-        self.signal_tree(Signal::CONT)
+        self.signal_tree(Signal::CONT, Verb::Resume)
+    }
+
+    /// Does what another process asks for on behalf of [`Peer::remote`].
+    pub(crate) async fn obey(&self, verb: Verb) -> Result<String> {
+        match verb {
+            Verb::Pid => return Ok(self.pid().map_or_else(String::new, |pid| pid.to_string())),
+            Verb::Start => self.start_again().await?,
+            Verb::Ready => self.ready().await?,
+            Verb::Stop => self.stop().await?,
+            Verb::Kill => self.kill9().await?,
+            Verb::Pause => self.pause()?,
+            Verb::Resume => self.resume()?,
+        }
+        Ok(String::new())
     }
 
     /// The tail of the log under a heading, for people.
     pub(crate) fn report(&self) -> String {
-        let state = self.ended().unwrap_or_else(|| "running".to_owned());
+        let state = match &self.body {
+            Body::Own(own) => own.ended().unwrap_or_else(|| "running".to_owned()),
+            Body::Remote(_) => "owned by another process".to_owned(),
+        };
         let (name, log) = (&self.name, self.log.display());
         let tail = self.log_tail(TAIL);
         let lines = tail.lines().map(|line| line.chars().take(WIDEST).chain(['\n']).collect::<String>());
         format!("---- {name} ({state}), last lines of {log}\n{}", lines.collect::<String>())
     }
 
+    fn signal_tree(&self, signal: Signal, verb: Verb) -> Result<()> {
+        match &self.body {
+            Body::Own(own) => {
+                let running = own.alive().with_context(|| format!("{} does not run", self.name))?;
+                running.signal_tree(signal)
+            }
+            Body::Remote(remote) => remote.ask(verb).map(drop),
+        }
+    }
+
+    async fn end(&self, signal: Signal, verb: Verb) -> Result<()> {
+        match &self.body {
+            Body::Own(own) => own.end(signal).await.map_err(|error| self.with_log(&error)),
+            Body::Remote(remote) => remote.wait_for(verb).await,
+        }
+    }
+
+    fn with_log(&self, error: &anyhow::Error) -> anyhow::Error {
+        anyhow!("{error:#}\n{}", self.report())
+    }
+}
+
+impl Own {
     fn running(&self) -> Option<Arc<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn alive(&self) -> Option<Arc<Running>> {
+        self.running().filter(|running| running.ended().is_none())
     }
 
     fn ended(&self) -> Option<String> {
@@ -201,9 +273,12 @@ impl Peer {
         }
     }
 
-    fn signal_tree(&self, signal: Signal) -> Result<()> {
-        ensure!(self.is_running(), "{} does not run", self.name);
-        self.running().map_or(Ok(()), |running| running.signal_tree(signal))
+    fn start(&self, name: &str, log: &Path) -> Result<()> {
+        let mut slot = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = slot.as_ref().is_some_and(|running| running.ended().is_none());
+        ensure!(!lives, "{name} runs already");
+        *slot = Some(Arc::new(Running::start(&self.launch, log)?));
+        Ok(())
     }
 
     async fn end(&self, signal: Signal) -> Result<()> {
@@ -221,11 +296,11 @@ impl Peer {
                 }
             }
         }
-        let gone = wait_until("its processes to end", GONE, || {
+        wait_until("its processes to end", GONE, || {
             let gone = running.ended().is_some() && !tree.iter().copied().any(Process::lives);
             async move { gone.then_some(()) }
-        });
-        gone.await.map_err(|error| self.with_log(&error))
+        })
+        .await
     }
 
     async fn probe(&self) -> bool {
@@ -245,13 +320,9 @@ impl Peer {
             Ready::Started => true,
         }
     }
-
-    fn with_log(&self, error: &anyhow::Error) -> anyhow::Error {
-        anyhow!("{error:#}\n{}", self.report())
-    }
 }
 
-impl Drop for Peer {
+impl Drop for Own {
     fn drop(&mut self) {
         let Some(running) = self.running() else { return };
         let tree = descendants(running.pid);

@@ -52,6 +52,11 @@ impl Registry {
         Ok(registry)
     }
 
+    /// One that runs already.
+    pub(crate) fn attached(peer: Peer, site: Site) -> Self {
+        Self { peer, site }
+    }
+
     /// The process.
     #[must_use]
     pub fn peer(&self) -> &Peer {

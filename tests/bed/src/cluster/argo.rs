@@ -50,6 +50,17 @@ impl Argo {
         Ok(Self { redis, repositories, controller, server, webhook_secret })
     }
 
+    /// One that runs already: `peer` finds a process by its name.
+    pub(crate) fn attached(peer: impl Fn(&str) -> Peer, webhook_secret: String) -> Self {
+        Self {
+            redis: peer("redis"),
+            repositories: peer("argocd-repo-server"),
+            controller: peer("argocd-application-controller"),
+            server: peer("argocd-server"),
+            webhook_secret,
+        }
+    }
+
     /// Where Gitea posts pushes to, by address.
     #[must_use]
     pub fn webhook_url(&self) -> String {

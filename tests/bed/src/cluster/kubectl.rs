@@ -1,6 +1,6 @@
 //! The command line that the bed itself, tests and people ask the API server with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -8,6 +8,9 @@ use anyhow::{Context, Result, ensure};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use super::parts::subfolder;
+use super::pki::Pki;
+use crate::install::{Cache, Product};
 use crate::peer::Ready;
 
 const LONGEST: Duration = Duration::from_secs(120);
@@ -22,6 +25,12 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
+    /// As the administrator, with a home below `folder`.
+    pub(crate) fn administrator(cache: &Cache, pki: &Pki, folder: &Path) -> Result<Self> {
+        let program = cache.folder(Product::Kubectl).join("kubectl");
+        Ok(Self { program, kubeconfig: pki.kubeconfig("admin"), home: subfolder(folder, "home")? })
+    }
+
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().env("HOME", &self.home).env("PATH", crate::install::search_path());

@@ -7,24 +7,25 @@
 mod argo;
 mod cgroups;
 mod control;
+mod detached;
 mod images;
 mod kubectl;
 mod namespace;
 mod network;
 mod node;
 mod obstacle;
+mod parts;
 mod pki;
 mod plan;
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use futures::future::try_join_all;
+use anyhow::{Context, Result, bail};
+use tokio::join;
 use tokio::sync::OnceCell;
-use tokio::{join, try_join};
 
 use crate::folder::{self, Folder};
 use crate::gitea::{Gitea, GiteaOptions};
@@ -33,25 +34,21 @@ use crate::nats::{Nats, NatsOptions};
 use crate::peer::Peer;
 use crate::registry::Registry;
 use crate::report::{Reporting, report_on_panic};
-use crate::site::Site;
-use crate::template::fill;
+use crate::wait::wait_until;
 
 pub use argo::Argo;
-use control::Setting;
 pub use images::Images;
 use kubectl::Kubectl;
-use namespace::Namespace;
-use node::{Machine, Starting};
 pub use obstacle::Obstacle;
+use parts::{Grounds, Parts, populate, subfolder};
 use pki::Pki;
-use plan::NODES;
 
-const BASE: &str = include_str!("../../config/cluster/base.yaml");
+/// How long the turn of another cluster is waited for: about what the tests that it serves take.
+const TURN: Duration = Duration::from_secs(30 * 60);
 const NODES_READY: Duration = Duration::from_secs(90);
 
 /// What a cluster has beyond the usual.
 #[derive(Debug, Clone, Default)]
-#[non_exhaustive]
 pub struct ClusterOptions {
     /// Argo CD.
     pub argocd: bool,
@@ -61,7 +58,8 @@ pub struct ClusterOptions {
     pub gitea: GiteaOptions,
 }
 
-/// A running cluster with a registry, Gitea and NATS beside it. Dropping it ends everything.
+/// A running cluster with a registry, Gitea and NATS beside it. Dropping it ends everything, unless another process
+/// owns it.
 #[derive(Debug)]
 pub struct Cluster {
     parts: Arc<Parts>,
@@ -69,8 +67,9 @@ pub struct Cluster {
     pki: Pki,
     images: Images,
     folder: Folder,
-    /// There is one cluster on a machine at a time: its addresses are always the same.
-    _turn: File,
+    /// There is one cluster on a machine at a time: its addresses are always the same. Whose turn it is holds a
+    /// lock; without it the cluster is another process's.
+    turn: Option<File>,
 }
 
 impl Cluster {
@@ -82,16 +81,34 @@ impl Cluster {
         obstacle::look()
     }
 
-    /// The cluster that this process's tests share, with Argo CD, started on first use. Its processes must be left
-    /// as they are, and each test works in namespaces of its own.
+    /// The cluster that tests share, with Argo CD: the one that [`Cluster::serve`] keeps, if there is one, else one
+    /// of this process, started on first use. Each test works in namespaces of its own; one that breaks something
+    /// mends it, and runs alone.
     ///
     /// # Panics
     /// When it cannot be started, with the reason.
     pub async fn shared() -> &'static Self {
         static SHARED: OnceCell<Cluster> = OnceCell::const_new();
-        let options = ClusterOptions { argocd: true, ..ClusterOptions::default() };
-        let cluster = SHARED.get_or_try_init(|| Box::pin(Self::start(options))).await;
+        let cluster = SHARED.get_or_try_init(|| Box::pin(Self::attach_or_start())).await;
         cluster.unwrap_or_else(|error| panic!("the shared cluster did not start: {error:#}"))
+    }
+
+    async fn attach_or_start() -> Result<Self> {
+        let options = ClusterOptions { argocd: true, ..ClusterOptions::default() };
+        if let Some(cluster) = Self::attach()? {
+            return Ok(cluster);
+        }
+        build(&options).await?;
+        let found = wait_until("another cluster to end or to be shared", TURN, || async {
+            let attached = Self::attach()
+                .transpose()
+                .map(|cluster| cluster.map(|cluster| Found::Cluster(Box::new(cluster))));
+            attached.or_else(|| take_turn().transpose().map(|turn| turn.map(Found::Turn)))
+        });
+        match found.await?? {
+            Found::Cluster(cluster) => Ok(*cluster),
+            Found::Turn(turn) => Self::start_in(turn, options).await,
+        }
     }
 
     /// Builds what the cache lacks (a quarter of an hour, the first time), waits for its turn, starts everything
@@ -100,28 +117,58 @@ impl Cluster {
     /// # Errors
     /// When something cannot be built or started, with its name and the end of its log.
     pub async fn start(options: ClusterOptions) -> Result<Self> {
+        build(&options).await?;
+        let what = "another cluster to end (`./just cluster-down` ends one that stays)";
+        let turn = wait_until(what, TURN, || async { take_turn().transpose() }).await??;
+        Self::start_in(turn, options).await
+    }
+
+    async fn start_in(turn: File, options: ClusterOptions) -> Result<Self> {
         let cache = Cache::open()?;
-        let (preparing, argocd) = (cache.clone(), options.argocd);
-        let turn = tokio::task::spawn_blocking(move || prepare(&preparing, argocd));
-        let turn = turn.await.context("preparing")??;
+        tokio::task::spawn_blocking(cgroups::remove).await.context("removing control groups")??;
         let folder = Folder::create()?;
         let pki_folder = subfolder(folder.path(), "pki")?;
         let pki = tokio::task::spawn_blocking(move || Pki::create(&pki_folder));
         let grounds = Grounds::lay(folder.path());
         let (pki, grounds) = join!(pki, grounds);
         let (pki, grounds) = (pki.context("making certificates")??, grounds?);
-        let kubectl = Kubectl {
-            program: cache.folder(Product::Kubectl).join("kubectl"),
-            kubeconfig: pki.kubeconfig("admin"),
-            home: subfolder(folder.path(), "home")?,
-        };
+        let kubectl = Kubectl::administrator(&cache, &pki, folder.path())?;
         let (parts, images) =
             Box::pin(populate(&cache, &pki, &kubectl, grounds, folder.path(), options)).await?;
         let parts = Arc::new(parts);
         report_on_panic(parts.clone());
-        let cluster = Self { parts, kubectl, pki, images, folder, _turn: turn };
+        let cluster = Self { parts, kubectl, pki, images, folder, turn: Some(turn) };
         cluster.wait_for_nodes().await?;
         Ok(cluster)
+    }
+
+    /// The cluster that another process serves, if one does.
+    ///
+    /// # Errors
+    /// When what it left to be found cannot be read.
+    pub fn attach() -> Result<Option<Self>> {
+        detached::attach()
+    }
+
+    /// Lets other processes [attach](Cluster::attach) until one of them asks for the [end](Cluster::end_served), or
+    /// this one is told to by SIGINT or SIGTERM.
+    ///
+    /// # Errors
+    /// When this process does not own the cluster, or cannot be reached by others.
+    pub async fn serve(self) -> Result<()> {
+        if self.turn.is_none() {
+            bail!("the cluster is served by another process");
+        }
+        detached::serve(&self).await?;
+        self.stop().await
+    }
+
+    /// Ends the cluster that another process serves, and waits until nothing is left of it. Whether there was one.
+    ///
+    /// # Errors
+    /// When something of it cannot be ended.
+    pub async fn end_served() -> Result<bool> {
+        detached::end().await
     }
 
     /// The administrator's kubeconfig, complete in itself.
@@ -165,6 +212,50 @@ impl Cluster {
     pub async fn service_account_token(&self, namespace: &str, name: &str) -> Result<String> {
         let args = ["create", "token", name, "--namespace", namespace, "--duration=24h"];
         Ok(self.kubectl(&args).await?.trim().to_owned())
+    }
+
+    /// A `kubectl` command as the administrator, to which arguments can be added.
+    #[must_use]
+    pub fn kubectl_command(&self) -> tokio::process::Command {
+        self.kubectl.command()
+    }
+
+    /// A process of the cluster, to be broken and mended: `etcd`, `kube-apiserver`, `kube-controller-manager`,
+    /// `kube-scheduler`; of a node `kubelet-NODE`, `containerd-NODE`, `kube-proxy-NODE`, `kube-router-NODE`, and
+    /// `NODE` itself, which cannot be started again; `gitea`, `nats`, `registry`, `redis`, `argocd-server`,
+    /// `argocd-repo-server`, `argocd-application-controller`. Containers live on without their `containerd`.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    #[must_use]
+    pub fn peer(&self, name: &str) -> &Peer {
+        self.parts.peer(name).unwrap_or_else(|| panic!("the cluster has no process {name:?}"))
+    }
+
+    /// The names of the nodes, the control plane's first.
+    #[must_use]
+    pub fn nodes(&self) -> [&'static str; 3] {
+        plan::NODES.map(|node| node.name)
+    }
+
+    /// What the API server was asked, but for the bed's own components and the administrator: one event of
+    /// `audit.k8s.io/v1` a line, without bodies.
+    #[must_use]
+    pub fn audit_log(&self) -> PathBuf {
+        self.parts.folder.join("control-plane/audit.log")
+    }
+
+    /// A command in the network that is the world to the cluster, where it may listen on any port of
+    /// `198.19.255.10` (`permitted.example` to pods) and `198.19.255.11` (`forbidden.example`). Its first argument
+    /// is the program.
+    ///
+    /// # Errors
+    /// When the cluster has ended.
+    pub fn outside_command(&self) -> Result<tokio::process::Command> {
+        let words = self.parts.grounds.outside.network_entry()?.command();
+        let mut command = tokio::process::Command::new(&words[0]);
+        command.args(&words[1..]).kill_on_drop(true);
+        Ok(command)
     }
 
     /// What the registry holds from the start.
@@ -212,12 +303,12 @@ impl Cluster {
         self.parts.report()
     }
 
-    /// Ends everything and removes what it used.
+    /// Ends everything and removes what it used. Of another process's cluster it only lets go.
     ///
     /// # Errors
     /// When a process cannot be ended or a control group not be removed.
     pub async fn stop(self) -> Result<()> {
-        self.parts.stop().await
+        if self.turn.is_some() { self.parts.stop().await } else { Ok(()) }
     }
 
     async fn wait_for_nodes(&self) -> Result<()> {
@@ -236,183 +327,27 @@ impl Drop for Cluster {
     }
 }
 
-/// Builds what is missing, waits for the turn, and removes what a dead cluster left.
-fn prepare(cache: &Cache, argocd: bool) -> Result<File> {
-    let products = Product::ALL.into_iter().filter(|product| {
+enum Found {
+    Cluster(Box<Cluster>),
+    Turn(File),
+}
+
+/// Builds what the cache lacks.
+async fn build(options: &ClusterOptions) -> Result<()> {
+    let (cache, argocd) = (Cache::open()?, options.argocd);
+    let products = Product::ALL.into_iter().filter(move |product| {
         *product != Product::NatsCli && (argocd || ![Product::Argocd, Product::Kustomize].contains(product))
     });
-    install::ensure(cache, &products.collect::<Vec<_>>())?;
+    let building = move || install::ensure(&cache, &products.collect::<Vec<_>>());
+    tokio::task::spawn_blocking(building).await.context("preparing the cluster's binaries")?
+}
+
+/// The lock of who may have a cluster, when nobody holds it.
+fn take_turn() -> Result<Option<File>> {
     let turn = File::create(folder::base()?.join("cluster.lock"))?;
-    turn.lock().context("waiting for another cluster to end")?;
-    cgroups::remove()?;
-    Ok(turn)
-}
-
-fn subfolder(folder: &Path, name: &str) -> Result<PathBuf> {
-    let path = folder.join(name);
-    fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
-    Ok(path)
-}
-
-/// The namespaces, joined.
-#[derive(Debug)]
-struct Grounds {
-    hub: Namespace,
-    outside: Namespace,
-    nodes: Vec<Namespace>,
-    /// Last: a group goes when its processes have.
-    _groups: cgroups::Groups,
-}
-
-impl Grounds {
-    async fn lay(folder: &Path) -> Result<Self> {
-        let groups = cgroups::Groups::create(&NODES.map(|node| node.name))?;
-        let (hub, outside) = (subfolder(folder, "hub")?, subfolder(folder, "outside")?);
-        let nodes = NODES
-            .iter()
-            .map(async |node| Namespace::machine(node.name, &subfolder(folder, node.name)?).await);
-        let (hub, outside, nodes) = try_join!(
-            Namespace::network("hub", &hub),
-            Namespace::network("outside", &outside),
-            try_join_all(nodes)
-        )?;
-        network::connect(&hub, &outside, &nodes).await?;
-        Ok(Self { hub, outside, nodes, _groups: groups })
-    }
-}
-
-/// Everything that runs. Fields drop in order: first what talks to the others, the namespaces last.
-#[derive(Debug)]
-struct Parts {
-    argocd: Option<Argo>,
-    machines: Vec<Machine>,
-    control: Vec<Peer>,
-    gitea: Gitea,
-    nats: Nats,
-    registry: Registry,
-    grounds: Grounds,
-    folder: PathBuf,
-}
-
-async fn populate(
-    cache: &Cache,
-    pki: &Pki,
-    kubectl: &Kubectl,
-    grounds: Grounds,
-    folder: &Path,
-    options: ClusterOptions,
-) -> Result<(Parts, Images)> {
-    let hub = grounds.hub.network_entry()?;
-    let at = |address, port| Site::inside(hub, address, port);
-    let (registry_folder, gitea_folder, nats_folder) =
-        (subfolder(folder, "registry")?, subfolder(folder, "gitea")?, subfolder(folder, "nats")?);
-    let registry = async {
-        let site = at(plan::REGISTRY, plan::REGISTRY_PORT);
-        let registry = Registry::start(cache, &registry_folder, site).await?;
-        let images = Images::push(cache, &registry).await.context("pushing images")?;
-        anyhow::Ok((registry, images))
-    };
-    let gitea = Gitea::start(cache, &gitea_folder, at(plan::GITEA, plan::GITEA_PORT), &options.gitea);
-    let sites = (at(plan::NATS, plan::NATS_PORT), at(plan::NATS, plan::NATS_MONITOR_PORT));
-    let nats = Nats::start(cache, &nats_folder, sites, options.nats);
-
-    let control_folder = subfolder(folder, "control-plane")?;
-    let entry = grounds.nodes[0].network_entry()?;
-    let setting = Setting { cache, pki, entry, folder: &control_folder };
-    let api = async {
-        let etcd = setting.etcd().await?;
-        let server = setting.api_server(kubectl).await?;
-        kubectl.apply(&nodes_yaml()).await.context("making the nodes")?;
-        let (manager, scheduler) = try_join!(setting.controller_manager(), setting.scheduler())?;
-        anyhow::Ok(vec![etcd, server, manager, scheduler])
-    };
-    let ((registry, images), gitea, nats, control) =
-        try_join!(Box::pin(registry), Box::pin(gitea), Box::pin(nats), Box::pin(api))?;
-
-    let argocd = async {
-        if !options.argocd {
-            return Ok(None);
-        }
-        let folder = subfolder(folder, "argocd")?;
-        Argo::start(cache, pki, kubectl, hub, &folder).await.map(Some)
-    };
-    let machines = try_join_all(NODES.iter().zip(&grounds.nodes).map(async |(node, namespace)| {
-        let folder = folder.join(node.name);
-        let starting = Starting::new(*node, cache, pki, &folder, namespace)?;
-        let containerd = starting.containerd(&images.pause).await?;
-        let (kubelet, kube_proxy, kube_router) = starting.rest().await?;
-        anyhow::Ok(Machine { containerd, kubelet, kube_proxy, kube_router })
-    }));
-    let base = base_yaml(&images)?;
-    let base = async { kubectl.apply(&base).await.context("making what the cluster starts with") };
-    let (machines, (), argocd) = try_join!(Box::pin(machines), base, Box::pin(argocd))?;
-    let parts =
-        Parts { argocd, machines, control, gitea, nats, registry, grounds, folder: folder.to_owned() };
-    Ok((parts, images))
-}
-
-fn base_yaml(images: &Images) -> Result<String> {
-    let hosts: Vec<String> =
-        plan::NAMES.iter().map(|(address, name)| format!("        {address} {name}")).collect();
-    let values = [
-        ("HOSTS", hosts.join("\n")),
-        ("DNS", plan::DNS_SERVICE.to_string()),
-        ("COREDNS", images.coredns.clone()),
-    ];
-    fill(BASE, &values.each_ref().map(|(name, value)| (*name, value.as_str())))
-}
-
-/// The nodes as they are to be, before a kubelet registers one: a pod can then never slip onto the control plane's
-/// in the moment before its taint.
-fn nodes_yaml() -> String {
-    let nodes = NODES.map(|node| {
-        let (name, pods) = (node.name, node.pods());
-        let (label, taints) = if node.control_plane {
-            (
-                "node-role.kubernetes.io/control-plane: ''",
-                "[{key: node-role.kubernetes.io/control-plane, effect: NoSchedule}]",
-            )
-        } else {
-            ("node-role.kubernetes.io/worker: ''", "[]")
-        };
-        format!(
-            "apiVersion: v1\nkind: Node\nmetadata: {{name: {name}, labels: {{{label}}}}}\n\
-             spec: {{podCIDR: {pods}, podCIDRs: [{pods}], taints: {taints}}}\n"
-        )
-    });
-    nodes.join("---\n")
-}
-
-impl Parts {
-    fn peers(&self) -> impl Iterator<Item = &Peer> {
-        let machines = self.machines.iter().flat_map(|machine| {
-            [&machine.kubelet, &machine.kube_router, &machine.kube_proxy, &machine.containerd]
-        });
-        let servers = [self.gitea.peer(), self.nats.peer(), self.registry.peer()];
-        let namespaces = [&self.grounds.outside, &self.grounds.hub].into_iter().chain(&self.grounds.nodes);
-        let argocd = self.argocd.iter().flat_map(Argo::peers);
-        argocd
-            .chain(machines)
-            .chain(self.control.iter().rev())
-            .chain(servers)
-            .chain(namespaces.map(Namespace::holder))
-    }
-
-    /// Kills rather than asks: nothing of it is kept.
-    async fn stop(&self) -> Result<()> {
-        for peer in self.peers() {
-            peer.kill9().await?;
-        }
-        tokio::task::spawn_blocking(cgroups::remove).await.context("removing control groups")?
-    }
-}
-
-impl Reporting for Parts {
-    fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    fn report(&self) -> String {
-        self.peers().map(Peer::report).collect()
+    match turn.try_lock() {
+        Ok(()) => Ok(Some(turn)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error).context("taking the turn to have a cluster"),
     }
 }

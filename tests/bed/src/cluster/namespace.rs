@@ -67,6 +67,11 @@ impl Namespace {
         Ok(Self { holder, whole })
     }
 
+    /// Those that a peer holds already; `whole` when they are a machine's.
+    pub(crate) fn of(holder: Peer, whole: bool) -> Self {
+        Self { holder, whole }
+    }
+
     pub(crate) fn holder(&self) -> &Peer {
         &self.holder
     }

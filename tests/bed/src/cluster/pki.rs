@@ -79,6 +79,12 @@ impl Pki {
         Ok(pki)
     }
 
+    /// What [`Pki::create`] left in a folder.
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        let ca = fs::read_to_string(folder.join("ca.crt")).context("reading the cluster's authority")?;
+        Ok(Self { folder: folder.to_owned(), ca })
+    }
+
     pub(crate) fn ca(&self) -> PathBuf {
         self.certificate("ca")
     }

@@ -55,6 +55,12 @@ impl Cache {
         self.root.join(format!("{}-{}", product.name(), key(product)))
     }
 
+    /// Where something that runs in the background writes its log.
+    #[must_use]
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.root.join(format!("{name}.log"))
+    }
+
     /// Whether a product is there.
     #[must_use]
     pub fn has(&self, product: Product) -> bool {
