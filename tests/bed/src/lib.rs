@@ -39,6 +39,50 @@
 //!   in `/etc/subuid`) and to install missing Debian packages. The other peers run as the caller.
 //! * **Images** are named `127.0.0.1:PORT/…`, see [`Registry::host`]; a busybox base image is there as
 //!   [`Registry::busybox`].
+//!
+//! # The cluster
+//!
+//! [`Cluster`] is Kubernetes for real: etcd, the control plane, and three nodes with containerd, kube-proxy and
+//! kube-router, of which one is labelled and tainted as the control plane's; beside them the same Gitea, NATS and
+//! registry as above, and Argo CD.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use fabrique_bed::Cluster;
+//!
+//! if let Err(obstacle) = Cluster::possible() {
+//!     println!("SKIP: {obstacle}");
+//!     return Ok(());
+//! }
+//! let cluster = Cluster::shared().await;
+//! cluster.kubectl(&["create", "namespace", "mine"]).await?;
+//! let image = &cluster.images().debian; // registry:80/base/debian@sha256:…
+//! cluster.kubectl(&["run", "probe", "--namespace=mine", "--image", image, "--", "sleep", "60"]).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! * **One at a time.** Its addresses are constants, so that manifests may name them, and a machine has room for one.
+//!   `./just cluster` keeps one, which [`Cluster::shared`] of every test binary then attaches to; without, each
+//!   binary starts its own, which takes some 15 s. Whoever comes second waits for its turn.
+//! * **Network.** Nodes, servers, and the caller as `198.18.0.254` on the link `fabrique-bed`, share 198.18.0.0/24;
+//!   pods are 198.18.128.0/17, Services 198.19.0.0/17. Nothing is translated: the caller dials a pod by its address,
+//!   and a policy sees who asks. Nothing leads out, but to the world that a test makes: see
+//!   [`Cluster::outside_command`].
+//!
+//!   | what | where | name that pods resolve |
+//!   | --- | --- | --- |
+//!   | router | 198.18.0.1 | |
+//!   | registry | 198.18.0.2:80 | `registry` |
+//!   | Gitea | 198.18.0.3:3000 | `gitea` |
+//!   | NATS | 198.18.0.4:4222, 8222 | `nats` |
+//!   | Argo CD | 198.18.0.5:8080 | `argocd` |
+//!   | API server, etcd | 198.18.0.11:6443, 2379 | `kubernetes.default.svc` |
+//!   | kubelets of `control`, `worker-1`, `worker-2` | 198.18.0.11, .12, .13, port 10250 | |
+//!   | the world | 198.19.255.10, 198.19.255.11 | `permitted.example`, `forbidden.example` |
+//!
+//! * **Nothing is left**: no namespace has a name, so links, mounts and containers go with their owner, whatever
+//!   ends it. Control groups and folders of a killed owner go when the next cluster starts.
+//! * **Root** is needed, and what [`Cluster::possible`] looks for.
 
 mod bed;
 mod buildkit;

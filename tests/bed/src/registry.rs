@@ -14,7 +14,8 @@ use crate::spawn::Launch;
 use crate::template::fill;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-const BASE: &str = "base/busybox";
+pub(crate) const BASE: &str = "base/busybox";
+/// The tag of every image that is there from the start.
 const BASE_TAG: &str = "1";
 
 /// The registry of a bed: plain http, no users, deletion allowed, data on disk.
@@ -82,6 +83,11 @@ impl Registry {
         format!("{}/{BASE}:{BASE_TAG}", self.host())
     }
 
+    /// The digest of the base image.
+    pub(crate) fn busybox_digest(cache: &Cache) -> Result<String> {
+        Ok(digest(&fs::read(cache.folder(Product::Busybox).join("manifest.json"))?))
+    }
+
     /// The digest of a manifest by tag or digest, or `None` when the registry has none.
     ///
     /// # Errors
@@ -118,17 +124,17 @@ impl Registry {
     async fn push_busybox(&self, blobs: &Path) -> Result<()> {
         for name in BUSYBOX_BLOBS {
             let blob = fs::read(blobs.join(name))?;
-            self.push_blob(BASE, &digest(&blob), blob).await?;
+            self.push_blob(BASE, None, &digest(&blob), blob).await?;
         }
         self.push_manifest(BASE, BASE_TAG, fs::read(blobs.join("manifest.json"))?).await
     }
 
     /// Pushes an image made of layers that products are, and returns its digest. `config` is what the image says
-    /// of a container: its command, user and environment.
+    /// of a container: its command, user and environment. Layers that the repository `from` has are not sent again.
     pub(crate) async fn push_image(
         &self,
         repository: &str,
-        tag: &str,
+        from: Option<&str>,
         layers: &[&Path],
         config: &Value,
     ) -> Result<String> {
@@ -137,7 +143,7 @@ impl Registry {
             let digest = fs::read_to_string(folder.join(LAYER_DIGEST))?;
             let layer = folder.join(LAYER);
             let size = fs::metadata(&layer)?.len();
-            self.push_blob(repository, &digest, tokio::fs::read(&layer).await?).await?;
+            self.push_blob(repository, from, &digest, tokio::fs::read(&layer).await?).await?;
             let kind = "application/vnd.oci.image.layer.v1.tar";
             descriptors.push(json!({ "mediaType": kind, "digest": digest, "size": size }));
             digests.push(digest);
@@ -148,7 +154,7 @@ impl Registry {
         });
         let config = config.to_string().into_bytes();
         let (config_digest, size) = (digest(&config), config.len());
-        self.push_blob(repository, &config_digest, config).await?;
+        self.push_blob(repository, None, &config_digest, config).await?;
         let kind = "application/vnd.oci.image.config.v1+json";
         let manifest = json!({
             "schemaVersion": 2, "mediaType": MANIFEST, "layers": descriptors,
@@ -156,7 +162,7 @@ impl Registry {
         });
         let manifest = manifest.to_string().into_bytes();
         let digest = digest(&manifest);
-        self.push_manifest(repository, tag, manifest).await?;
+        self.push_manifest(repository, BASE_TAG, manifest).await?;
         Ok(digest)
     }
 
@@ -167,9 +173,22 @@ impl Registry {
         Ok(())
     }
 
-    async fn push_blob(&self, repository: &str, digest: &str, blob: Vec<u8>) -> Result<()> {
+    async fn push_blob(
+        &self,
+        repository: &str,
+        from: Option<&str>,
+        digest: &str,
+        blob: Vec<u8>,
+    ) -> Result<()> {
         let url = format!("{}/v2/{repository}/blobs/uploads/", self.base_url());
-        let answer = http::client()?.post(url).send().await?.error_for_status()?;
+        let mut asking = http::client()?.post(url);
+        if let Some(from) = from {
+            asking = asking.query(&[("mount", digest), ("from", from)]);
+        }
+        let answer = asking.send().await?.error_for_status()?;
+        if answer.status() == reqwest::StatusCode::CREATED {
+            return Ok(());
+        }
         let location = answer.headers().get("Location").context("no upload location")?.to_str()?;
         let url = if location.starts_with('/') { self.base_url() + location } else { location.to_owned() };
         let answer = http::client()?

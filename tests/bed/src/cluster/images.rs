@@ -1,11 +1,12 @@
 //! What the cluster's registry holds from the start.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::{Value, json};
-use tokio::try_join;
 
 use crate::install::{Cache, Product};
-use crate::registry::Registry;
+use crate::registry::{BASE, Registry};
 
 /// How nodes and pods call the registry.
 pub(crate) const HOST: &str = "registry:80";
@@ -31,31 +32,24 @@ impl Images {
     pub(crate) async fn push(cache: &Cache, registry: &Registry) -> Result<Self> {
         let layers = [Product::Busybox, Product::Coredns, Product::Debian, Product::Builder];
         let [busybox, coredns, debian, builder] = layers.map(|product| cache.folder(product));
-        let push = async |name: &str, layers: &[&std::path::Path], config: Value| {
-            let digest = registry.push_image(name, "1", layers, &config).await?;
+        let push = async |name: &str, from: Option<&str>, layers: &[&Path], config: Value| {
+            let digest = registry.push_image(name, from, layers, &config).await?;
             anyhow::Ok(format!("{HOST}/{name}@{digest}"))
         };
         let pause = json!({ "Entrypoint": ["/bin/busybox", "sleep", "2147483647"], "User": "65534:65534" });
         let dns = json!({ "Entrypoint": ["/usr/bin/coredns"] });
-        let small = async {
-            anyhow::Ok((
-                push("base/busybox", &[&busybox], json!({ "Env": ["PATH=/bin"], "Cmd": ["/bin/sh"] }))
-                    .await?,
-                push("bed/pause", &[&busybox], pause).await?,
-                push("bed/coredns", &[&coredns], dns).await?,
-            ))
-        };
-        let large = async {
-            anyhow::Ok((
-                push("base/debian", &[&debian], json!({ "Env": [PATH], "Cmd": ["/bin/bash"] })).await?,
-                push("bed/builder", &[&debian, &builder], builder_config()).await?,
-            ))
-        };
-        let ((busybox, pause, coredns), (debian, builder)) = try_join!(small, large)?;
-        Ok(Self { busybox, debian, builder, pause, coredns })
+        let shell = json!({ "Env": [PATH], "Cmd": ["/bin/bash"] });
+        // One after the other: the machine is busy with the rest of the start.
+        let pause = push("bed/pause", Some(BASE), &[&busybox], pause).await?;
+        let coredns = push("bed/coredns", None, &[&coredns], dns).await?;
+        let debian_image = push(DEBIAN, None, &[&debian], shell).await?;
+        let builder = push("bed/builder", Some(DEBIAN), &[&debian, &builder], builder_config()).await?;
+        let busybox = format!("{HOST}/{BASE}@{}", Registry::busybox_digest(cache)?);
+        Ok(Self { busybox, debian: debian_image, builder, pause, coredns })
     }
 }
 
+const DEBIAN: &str = "base/debian";
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn builder_config() -> Value {
