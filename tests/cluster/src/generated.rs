@@ -1,0 +1,197 @@
+//! The files below `k8s/` that follow from lists and from code. They are committed, so that what is installed can be
+//! read and reviewed, and compared, so that they stay true.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use fabrique_kubernetes::Finding;
+use fabrique_kubernetes::network::{AllowList, Egress, HostName, Peers, cilium, policies};
+use ipnet::IpNet;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::manifests;
+
+/// The policies that open outside hosts, by the beginning of their names.
+const TO_ALLOW_LIST: &str = "builders-to-allow-list";
+/// Our own namespace, whose air gap the base has and overlays change.
+const OWN_NAMESPACE: &str = "fabrique";
+
+/// One generated file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// Its path below `k8s/`.
+    pub path: &'static str,
+    /// What it must contain.
+    pub content: String,
+}
+
+/// A `network.yaml`: who is where in an installation.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Network {
+    #[serde(default)]
+    peers: Option<Peers>,
+    #[serde(default)]
+    allow_list: AllowList,
+    #[serde(default)]
+    air_gapped: Vec<AirGapped>,
+}
+
+/// A namespace whose pods talk inside the cluster only.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AirGapped {
+    namespace: String,
+    #[serde(default)]
+    addresses: Vec<IpNet>,
+}
+
+/// Every generated file.
+///
+/// # Errors
+/// When a list cannot be read, or says what no list may.
+pub fn files() -> Result<Vec<File>> {
+    let base: Network = read("base/network.yaml")?;
+    let bench: Network = read("overlays/bench/network.yaml")?;
+    let ha: Network = read("overlays/ha/network.yaml")?;
+    let list: AllowList = read("allow-list.yaml")?;
+    refuse("allow-list.yaml", list.validate())?;
+    for (path, network) in [("base", &base), ("overlays/bench", &bench)] {
+        refuse(path, network.peers()?.validate())?;
+        refuse(path, network.allow_list.validate())?;
+    }
+    let with_addresses = with_addresses(&list, &read("components/plain/addresses.yaml")?)?;
+    refuse("components/plain/addresses.yaml", with_addresses.validate())?;
+    let nothing = AllowList::default();
+    let network = "network.yaml";
+    let (builders, hosts) = (
+        |network: &Network| Ok::<_, anyhow::Error>(policies::builders(network.peers()?, &nothing)),
+        |peers: &Peers, list: &AllowList| {
+            let all = policies::builders(peers, list).into_iter();
+            all.filter(|policy| policy.metadata.name.iter().any(|name| name.starts_with(TO_ALLOW_LIST)))
+                .collect::<Vec<_>>()
+        },
+    );
+    let manifest =
+        |path, source: &str, text: String| File { path, content: format!("{}{text}", header(source)) };
+    Ok(vec![
+        manifest("base/network/builders.yaml", network, yaml(&builders(&base)?)?),
+        manifest("base/network/air-gap.yaml", network, air_gap(&base, true)?),
+        manifest("overlays/bench/network/builders.yaml", network, yaml(&builders(&bench)?)?),
+        manifest(
+            "overlays/bench/network/allow-list.yaml",
+            network,
+            yaml(&hosts(bench.peers()?, &bench.allow_list))?,
+        ),
+        manifest("overlays/bench/network/air-gap.yaml", network, air_gap(&bench, true)?),
+        manifest("overlays/bench/network/air-gap-others.yaml", network, air_gap(&bench, false)?),
+        manifest("overlays/ha/network/air-gap.yaml", network, air_gap(&ha, true)?),
+        manifest("overlays/ha/network/air-gap-others.yaml", network, air_gap(&ha, false)?),
+        manifest(
+            "components/plain/builders-to-allow-list.yaml",
+            "allow-list.yaml and addresses.yaml",
+            yaml(&hosts(base.peers()?, &with_addresses))?,
+        ),
+        manifest(
+            "components/cilium/builders-to-allow-list.yaml",
+            "allow-list.yaml",
+            yaml(&cilium::builders(base.peers()?, &list))?,
+        ),
+        manifest("components/egress-proxy/allow-list.conf", "allow-list.yaml", squid(&list)),
+        manifest("components/nats/authorization.conf", "tests/bed/config/nats.conf", authorization()?),
+    ])
+}
+
+impl Network {
+    fn peers(&self) -> Result<&Peers> {
+        self.peers.as_ref().context("a network.yaml without peers")
+    }
+}
+
+fn header(source: &str) -> String {
+    format!("# Generated from {source}. UPDATE_MANIFESTS=1 cargo test -p fabrique-cluster-tests generated\n")
+}
+
+fn read<T: DeserializeOwned>(path: &str) -> Result<T> {
+    let text = fs::read_to_string(manifests::root().join(path)).with_context(|| format!("reading {path}"))?;
+    serde_saphyr::from_str(&text).with_context(|| format!("reading {path}"))
+}
+
+fn refuse(path: &str, findings: Vec<Finding>) -> Result<()> {
+    let findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    ensure!(findings.is_empty(), "{path}: {}", findings.join("; "));
+    Ok(())
+}
+
+/// The list with the addresses that an operator gave to some of its hosts.
+fn with_addresses(list: &AllowList, addresses: &BTreeMap<HostName, Vec<IpNet>>) -> Result<AllowList> {
+    let mut list = list.clone();
+    for (name, ranges) in addresses {
+        let mut hosts: Vec<&mut Egress> = list.hosts.iter_mut().filter(|host| host.host == *name).collect();
+        if hosts.is_empty() {
+            bail!("addresses.yaml names {name}, which is not on the list");
+        }
+        hosts.iter_mut().for_each(|host| host.cidrs.clone_from(ranges));
+    }
+    Ok(list)
+}
+
+/// The air gap of our own namespace, or of the others.
+fn air_gap(network: &Network, own: bool) -> Result<String> {
+    let namespaces = network.air_gapped.iter().filter(|gap| (gap.namespace == OWN_NAMESPACE) == own);
+    let policies: Vec<_> =
+        namespaces.flat_map(|gap| policies::air_gap(&gap.namespace, &gap.addresses)).collect();
+    yaml(&policies)
+}
+
+fn yaml<T: Serialize>(documents: &[T]) -> Result<String> {
+    // By way of JSON, whose maps are sorted.
+    let documents = documents.iter().map(|document| {
+        let value: Value = serde_json::to_value(document)?;
+        Ok(serde_saphyr::to_string(&value)?)
+    });
+    let documents: Vec<String> = documents.collect::<Result<_>>()?;
+    ensure!(!documents.is_empty(), "a generated file without a document");
+    Ok(documents.join("---\n"))
+}
+
+/// Squid's lists, one a port.
+fn squid(list: &AllowList) -> String {
+    let mut ports: BTreeMap<u16, Vec<&HostName>> = BTreeMap::new();
+    for host in &list.hosts {
+        ports.entry(host.port).or_default().push(&host.host);
+    }
+    let mut text = String::new();
+    for (port, hosts) in ports {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "acl port_{port} port {port}");
+        for host in hosts {
+            let _ = writeln!(text, "acl hosts_{port} dstdomain {host}");
+        }
+        let _ = writeln!(text, "http_access allow hosts_{port} port_{port}");
+    }
+    text
+}
+
+/// The users and their rights that every test runs with, the passwords by variables of the server's configuration.
+fn authorization() -> Result<String> {
+    let path = manifests::repository().join("tests/bed/config/nats.conf");
+    let text = read_text(&path)?;
+    let at = text.find("authorization {").context("the bed's nats.conf has no authorization")?;
+    let mut parts = text[at..].split("\"@");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once("@\"").context("an odd number of @")?;
+        let _ = write!(out, "${name}{rest}");
+    }
+    Ok(out)
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}
