@@ -7,19 +7,35 @@
 //! * [`config`]: what an operator decides, checked as a whole;
 //! * [`pod`] and [`daemon_toml`]: the pod of both isolations, and its daemon's configuration;
 //! * [`pki`]: one authority, a serving certificate for each pod, client certificates in memory;
+//! * [`pool`]: the warm pool, a state machine over what the pods' annotations say;
+//! * [`autopsy`]: why a pod is over, by the fields of its status;
+//! * [`isolation`]: which isolation the nodes allow; [`rbac`]: every right that is used, as data;
 //! * [`network`]: policies from a typed allow-list, and the refusal of anything that opens the world.
+//!
+//! [`KubernetesPlacement`] is the shell: it watches the pods, lets the pool decide, and does what it says. A build on
+//! a warm daemon costs two requests to the API server (claim and release), a cold pod three (ConfigMap, Pod,
+//! Secret).
 //!
 //! This crate must not know why something is built, how a solve works, or any other adapter. It reads no files and
 //! no environment: settings, certificates and the client for the API server come in from outside.
 
+pub mod autopsy;
+mod cluster;
 pub mod config;
 pub mod daemon_toml;
+mod error;
 mod finding;
+pub mod isolation;
 pub mod labels;
 pub mod network;
 pub mod pki;
+mod placement;
 pub mod pod;
+pub mod pool;
+pub mod rbac;
 #[cfg(test)]
 mod testing;
 
+pub use error::KubernetesError;
 pub use finding::Finding;
+pub use placement::KubernetesPlacement;

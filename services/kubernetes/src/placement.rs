@@ -1,0 +1,426 @@
+//! [`KubernetesPlacement`]: the pool, driven by a watch on the builder pods and by those who ask for a place.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fabrique_ports::builder::{Autopsy, Condition, Daemon, Need, Placed, Placement, PlacementLease};
+use fabrique_ports::{Ambient, PortResult};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Client;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use tokio::sync::{Notify, oneshot, watch as channel};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use crate::autopsy::Cause;
+use crate::cluster::Cluster;
+use crate::config::Settings;
+use crate::error::KubernetesError;
+use crate::isolation::{Choice, choose};
+use crate::labels;
+use crate::pki::BuilderCa;
+use crate::pod::{DAEMON_PORT, pod_name};
+use crate::pool::{Action, Attempt, Fate, Grant, Holder, Phase, Pool, Retirement, Rules, Ticket, Uid, read};
+
+/// The pool looks at itself this often when nothing happens: waits end and ages pass without an event.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Leases daemons in pods. Dropping it stops the watch; pods stay, and the next worker finds them.
+pub struct KubernetesPlacement {
+    shared: Arc<Shared>,
+    choice: Choice,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    cluster: Cluster,
+    choice: Choice,
+    generation: String,
+    state: Mutex<State>,
+    /// Something happened that may ask for a decision.
+    look: Notify,
+    /// Counts changes of the view, for those who wait for one.
+    seen: channel::Sender<u64>,
+}
+
+struct State {
+    pool: Pool,
+    /// Where grants are sent.
+    callers: HashMap<Ticket, oneshot::Sender<Grant>>,
+}
+
+impl KubernetesPlacement {
+    /// Checks the settings, chooses the isolation, writes `buildkitd.toml` and starts to watch. `worker` names this
+    /// worker among all; it has the name again after a restart.
+    ///
+    /// # Errors
+    /// When the settings are wrong, or the API server does not answer or refuses.
+    pub async fn start(
+        client: Client,
+        settings: Settings,
+        ca: Arc<BuilderCa>,
+        worker: &str,
+        ambient: Arc<dyn Ambient>,
+    ) -> Result<Self, KubernetesError> {
+        let findings = settings.validate();
+        if !findings.is_empty() {
+            return Err(KubernetesError::Settings { findings });
+        }
+        let me = Holder { worker: worker.to_owned(), incarnation: ambient.ulid() };
+        let cluster = Cluster::new(client, settings, ca, ambient);
+        let choice = choose(&cluster.settings, cluster.nodes().await?.as_deref());
+        tracing::info!(
+            isolation = choice.isolation.as_str(),
+            reason = choice.reason,
+            "builders are isolated"
+        );
+        cluster.owner().await?;
+        let generation = cluster.generation(choice.isolation)?;
+        let rules = Rules {
+            pool: cluster.settings.pool.clone(),
+            isolation: choice.isolation,
+            generation: generation.clone(),
+            memory: cluster.settings.resources.memory,
+            apps: cluster.settings.apps.clone(),
+            longest_pause: cluster.settings.patience.longest_pause,
+            me,
+        };
+        let shared = Arc::new(Shared {
+            cluster,
+            choice: choice.clone(),
+            generation,
+            state: Mutex::new(State { pool: Pool::new(rules), callers: HashMap::new() }),
+            look: Notify::new(),
+            seen: channel::Sender::new(0),
+        });
+        let tasks = vec![tokio::spawn(follow(Arc::clone(&shared))), tokio::spawn(drive(Arc::clone(&shared)))];
+        Ok(Self { shared, choice, tasks })
+    }
+
+    /// The isolation of new daemons, and why.
+    #[must_use]
+    pub fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    /// Waits until every claim of ours is taken off, at most for `patience`: what a worker that stops leaves claimed
+    /// is recycled, its cache with it. Says whether nothing is left.
+    pub async fn drain(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut seen = self.shared.seen.subscribe();
+        loop {
+            if !self.shared.state().pool.holds_something() {
+                return true;
+            }
+            self.shared.look.notify_one();
+            if tokio::time::timeout_at(deadline, seen.changed()).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+impl Drop for KubernetesPlacement {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+#[async_trait]
+impl Placement for KubernetesPlacement {
+    async fn acquire(&self, need: &Need) -> PortResult<Placed> {
+        let mut place = self.shared.join(need);
+        match tokio::time::timeout(need.patience, place.granted()).await {
+            Ok(daemon) => Ok(Placed::Lease(PlacementLease { daemon, slot: 0 })),
+            Err(_) => Ok(Placed::Full(self.shared.state().pool.why_waiting(place.ticket))),
+        }
+    }
+
+    async fn release(&self, lease: PlacementLease, condition: Condition) {
+        let Some((seat, address)) = seat_and_address(&lease.daemon) else {
+            tracing::warn!(daemon = lease.daemon.name, "what was given back is no builder pod");
+            return;
+        };
+        let mut state = self.shared.state();
+        let uid = state.pool.held(seat, address).map(|daemon| daemon.uid.clone());
+        let given = uid.is_some_and(|uid| state.pool.give_back(&uid, condition == Condition::Doubt));
+        drop(state);
+        if !given {
+            tracing::info!(daemon = lease.daemon.name, "a daemon was given back that is gone");
+        }
+        self.shared.look.notify_one();
+    }
+
+    async fn autopsy(&self, daemon: &Daemon) -> Autopsy {
+        let Some((seat, address)) = seat_and_address(daemon) else {
+            return Autopsy::Died("is no builder pod".to_owned());
+        };
+        let shared = &self.shared;
+        match shared.fate(seat, address).await {
+            Fate::Over(end) => {
+                let cause = shared.with_node(end.cause, end.node.as_deref()).await;
+                if cause == Cause::OutOfMemory
+                    && let Some(app) = &end.app
+                    && let Some(memory) = shared.state().pool.grow(app)
+                {
+                    tracing::info!(%app, %memory, "the next daemon has more memory");
+                }
+                cause.into()
+            }
+            // A node that stopped reporting cannot tell that its pods stopped too.
+            Fate::Alive { node } => match shared.node(node.as_deref()).await {
+                Some(node) if crate::autopsy::is_lost(&node) => Cause::NodeLost.into(),
+                Some(_) | None => Autopsy::Alive,
+            },
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.shared.cluster.settings.pool.total.into()
+    }
+
+    fn daemons(&self) -> Vec<Daemon> {
+        let state = self.shared.state();
+        state.pool.daemons().filter_map(endpoint).collect()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(&self, need: &Need) -> Place<'_> {
+        let (caller, grant) = oneshot::channel();
+        let mut state = self.state();
+        let ticket = state.pool.join(need.app.clone(), need.trust.clone(), self.cluster.now());
+        state.callers.insert(ticket, caller);
+        drop(state);
+        self.look.notify_one();
+        Place { shared: self, ticket, grant, taken: false }
+    }
+
+    /// Changes the view and has it looked at.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.seen.send_modify(|count| *count = count.wrapping_add(1));
+        self.look.notify_one();
+    }
+
+    /// What the pod's status says, once it says more than that all is well, or for as long as a node may need to
+    /// report.
+    async fn fate(&self, seat: u16, address: IpAddr) -> Fate {
+        let deadline = Instant::now() + self.cluster.autopsy_patience();
+        let mut seen = self.seen.subscribe();
+        loop {
+            let fate = self.state().pool.fate(seat, address);
+            let over = matches!(fate, Fate::Over(_));
+            if over || !matches!(tokio::time::timeout_at(deadline, seen.changed()).await, Ok(Ok(()))) {
+                return fate;
+            }
+        }
+    }
+
+    async fn node(&self, name: Option<&str>) -> Option<Node> {
+        self.cluster.node(name?).await
+    }
+
+    /// An eviction from a node that takes no more pods is a drain, and a deletion on a node that stopped reporting
+    /// is the node's end.
+    async fn with_node(&self, cause: Cause, name: Option<&str>) -> Cause {
+        if !matches!(cause, Cause::Evicted | Cause::Deleted) {
+            return cause;
+        }
+        let node = self.node(name).await;
+        cause.on(node.as_ref())
+    }
+
+    async fn perform(&self, action: Action) {
+        if let Action::Delete { seat, why, .. } = &action {
+            log_retirement(*seat, why);
+        }
+        let attempt = self.cluster.perform(&action, self.choice.isolation, &self.generation).await;
+        if let Attempt::Failed(problem) = &attempt {
+            tracing::warn!(problem, "the API server did not do what was asked");
+        }
+        let (now, jitter) = (self.cluster.now(), self.cluster.jitter());
+        self.change(|state| match &action {
+            Action::Create { seat, trust, .. } => {
+                if matches!(attempt, Attempt::Done(_)) {
+                    tracing::info!(pod = pod_name(*seat), %trust, "a builder was made");
+                }
+                state.pool.created(*seat, attempt, now, jitter);
+            }
+            Action::Claim { uid, .. } => {
+                let grant = state.pool.claimed(uid, attempt, now);
+                if let Some(grant) = grant {
+                    state.deliver(grant);
+                }
+            }
+            Action::Release { uid, .. } => state.pool.released(uid, attempt, now),
+            Action::Renew { uid, .. } => state.pool.renewed(uid, attempt, now),
+            Action::Delete { uid, .. } => state.pool.deleted(uid, &attempt, now),
+        });
+    }
+}
+
+impl State {
+    /// To whoever waits. One who has gone away in the meantime gives it back.
+    fn deliver(&mut self, grant: Grant) {
+        let uid = grant.daemon.uid.clone();
+        let refused = match self.callers.remove(&grant.ticket) {
+            Some(caller) => caller.send(grant).is_err(),
+            None => true,
+        };
+        if refused {
+            self.pool.give_back(&uid, false);
+        }
+    }
+}
+
+/// A place in the queue. Dropping it leaves the queue, or gives back a daemon that was granted and not taken.
+struct Place<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+    grant: oneshot::Receiver<Grant>,
+    taken: bool,
+}
+
+impl Place<'_> {
+    async fn granted(&mut self) -> Daemon {
+        match (&mut self.grant).await.ok().and_then(|grant| endpoint(&grant.daemon)) {
+            Some(daemon) => {
+                self.taken = true;
+                daemon
+            }
+            // The sender is dropped only together with this place, and only ready daemons are granted.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        let mut state = self.shared.state();
+        state.callers.remove(&self.ticket);
+        state.pool.leave(self.ticket);
+        if let Ok(grant) = self.grant.try_recv() {
+            state.pool.give_back(&grant.daemon.uid, false);
+        }
+        drop(state);
+        self.shared.look.notify_one();
+    }
+}
+
+/// Carries out what the pool decides, for as long as the placement lives.
+async fn drive(shared: Arc<Shared>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        let actions = {
+            let (now, jitter) = (shared.cluster.now(), shared.cluster.jitter());
+            shared.state().pool.decide(now, jitter)
+        };
+        for action in actions {
+            let shared = Arc::clone(&shared);
+            // Bounded: at most one for each seat and each one who waits.
+            tasks.spawn(async move { shared.perform(action).await });
+        }
+        while tasks.try_join_next().is_some() {}
+        let _ = tokio::time::timeout(TICK, shared.look.notified()).await;
+    }
+}
+
+/// Keeps the view, for as long as the placement lives: lists, watches, and starts over with a backoff when the API
+/// server was away or has forgotten where we were.
+async fn follow(shared: Arc<Shared>) {
+    let config = watcher::Config::default().labels(&labels::builders());
+    let mut events = watch(shared.cluster.pods.clone(), config).default_backoff().boxed();
+    let mut listed = Vec::new();
+    loop {
+        match events.try_next().await {
+            Ok(Some(event)) => shared.take(event, &mut listed),
+            Ok(None) => return,
+            Err(error) => tracing::warn!(%error, "the builder pods are not being watched; trying again"),
+        }
+    }
+}
+
+impl Shared {
+    fn take(&self, event: Event<Pod>, listed: &mut Vec<crate::pool::Daemon>) {
+        let now = self.cluster.now();
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(pod) => listed.extend(read(&pod)),
+            Event::InitDone => {
+                let all = std::mem::take(listed);
+                self.change(|state| state.pool.resync(all, now));
+            }
+            Event::Apply(pod) => {
+                if let Some(daemon) = read(&pod) {
+                    self.change(|state| state.pool.see(daemon, now));
+                }
+            }
+            Event::Delete(pod) => {
+                if let Some(uid) = pod.metadata.uid.clone() {
+                    self.change(|state| state.pool.gone(&Uid(uid), read(&pod).as_ref()));
+                }
+            }
+        }
+    }
+}
+
+fn log_retirement(seat: u16, why: &Retirement) {
+    let pod = pod_name(seat);
+    match why {
+        Retirement::Over(cause) => tracing::info!(pod, %cause, "a builder that is over is removed"),
+        Retirement::Overdue(Some(cause)) => tracing::warn!(pod, %cause, "a builder is given up"),
+        Retirement::Overdue(None) => tracing::warn!(pod, "a builder that did not become ready is given up"),
+        Retirement::Abandoned => tracing::warn!(pod, "a builder whose worker is gone is recycled"),
+        Retirement::Doubt => tracing::info!(pod, "a builder in doubt is recycled"),
+        Retirement::Outdated | Retirement::Spent | Retirement::Idle | Retirement::Reclaimed => {
+            tracing::info!(pod, ?why, "a builder is retired");
+        }
+    }
+}
+
+/// How a daemon is dialled: by its address, under its pod's name.
+fn endpoint(daemon: &crate::pool::Daemon) -> Option<Daemon> {
+    let Phase::Ready(address) = daemon.phase else { return None };
+    let name = pod_name(daemon.seat);
+    let address = format!("tcp://{}", SocketAddr::new(address, DAEMON_PORT));
+    Some(Daemon { tls_name: Some(name.clone()), name, address })
+}
+
+/// What [`endpoint`] made it from. The address tells a pod from the next one in its seat.
+fn seat_and_address(daemon: &Daemon) -> Option<(u16, IpAddr)> {
+    let seat = daemon.name.strip_prefix("builder-")?.parse().ok()?;
+    let address: SocketAddr = daemon.address.strip_prefix("tcp://")?.parse().ok()?;
+    Some((seat, address.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::AppDaemon;
+
+    #[test]
+    fn a_lease_names_its_pod() {
+        let daemon = AppDaemon::ready(3).daemon();
+        let endpoint = endpoint(&daemon).unwrap();
+        assert_eq!(endpoint.tls_name.as_deref(), Some("builder-3"));
+        assert_eq!(endpoint.address, "tcp://198.18.128.3:1234");
+        assert_eq!(seat_and_address(&endpoint), Some((3, AppDaemon::address(3))));
+        let other = Daemon { name: "bk-1".into(), address: "tcp://a:1".into(), tls_name: None };
+        assert_eq!(seat_and_address(&other), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! Several workers, each with a pool and a late view of its own, against one API server that only compares and
+//! swaps. Answers are lost, workers restart, pods die. Whatever the order, bounds hold and everybody is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{AppDaemon, rules};
+
+const STEP: Duration = Duration::from_millis(500);
+
+/// Numbers that a test run can repeat.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// The API server and the nodes.
+struct Cluster {
+    pods: BTreeMap<u16, Daemon>,
+    ready_at: BTreeMap<Uid, Timestamp>,
+    gone_at: BTreeMap<Uid, Timestamp>,
+    /// Every app whose build was ever begun on a pod.
+    served: BTreeMap<Uid, BTreeSet<AppName>>,
+    version: u64,
+    made: u64,
+    rules: Rules,
+}
+
+impl Cluster {
+    fn touch(&mut self, seat: u16, change: impl FnOnce(&mut Daemon)) -> Attempt {
+        self.version += 1;
+        let Some(pod) = self.pods.get_mut(&seat) else { return Attempt::Conflict };
+        change(pod);
+        pod.version = self.version.to_string();
+        Attempt::Done(Box::new(pod.clone()))
+    }
+
+    fn is(&self, seat: u16, uid: &Uid, version: Option<&String>) -> bool {
+        let pod = self.pods.get(&seat).filter(|pod| pod.uid == *uid && !pod.ending);
+        pod.is_some_and(|pod| version.is_none_or(|version| pod.version == *version))
+    }
+
+    fn apply(&mut self, action: &Action, now: Timestamp, fresh: bool, chance: &mut Chance) -> Attempt {
+        match action {
+            Action::Create { seat, trust, memory } => {
+                if self.pods.contains_key(seat) {
+                    return Attempt::Conflict;
+                }
+                self.made += 1;
+                let uid = Uid(format!("uid-{}", self.made));
+                let pod = Daemon {
+                    uid: uid.clone(),
+                    trust: trust.clone(),
+                    memory: *memory,
+                    isolation: self.rules.isolation,
+                    phase: Phase::Starting(None),
+                    created: now,
+                    idle_since: now,
+                    ..AppDaemon::ready(*seat).daemon()
+                };
+                self.pods.insert(*seat, pod);
+                self.ready_at.insert(uid, now.after(Duration::from_secs(chance.below(8))));
+                self.check_bounds(trust, fresh);
+                self.touch(*seat, |_| ())
+            }
+            Action::Claim { uid, seat, version, claim, apps, builds, .. } => {
+                if !self.is(*seat, uid, Some(version)) {
+                    return Attempt::Conflict;
+                }
+                let held = self.pods[seat].claim.as_ref().map(|claim| &claim.holder);
+                assert!(held.is_none_or(|holder| *holder == claim.holder), "a claim was overwritten");
+                self.touch(*seat, |pod| {
+                    (pod.claim, pod.apps, pod.builds) = (Some(claim.clone()), apps.clone(), *builds);
+                })
+            }
+            Action::Release { uid, seat, version } => {
+                if !self.is(*seat, uid, Some(version)) {
+                    return Attempt::Conflict;
+                }
+                self.touch(*seat, |pod| (pod.claim, pod.idle_since) = (None, now))
+            }
+            Action::Renew { uid, seat, claim } => {
+                if !self.is(*seat, uid, None) {
+                    return Attempt::Conflict;
+                }
+                self.touch(*seat, |pod| pod.claim = Some(claim.clone()))
+            }
+            Action::Delete { uid, seat, version, .. } => {
+                if !self.is(*seat, uid, version.as_ref()) {
+                    return Attempt::Conflict;
+                }
+                self.gone_at.insert(uid.clone(), now.after(Duration::from_secs(chance.below(4))));
+                self.touch(*seat, |pod| (pod.ending, pod.phase) = (true, Phase::Over(Cause::Deleted)))
+            }
+        }
+    }
+
+    /// The bound of a domain is counted on views, so it holds as far as they are fresh.
+    fn check_bounds(&self, trust: &TrustDomain, fresh: bool) {
+        assert!(self.pods.len() <= usize::from(self.rules.pool.total));
+        let of_domain = self.pods.values().filter(|pod| pod.trust == *trust).count();
+        assert!(!fresh || of_domain <= usize::from(self.rules.pool.per_domain), "{of_domain} of {trust}");
+    }
+
+    /// Time passes on the nodes.
+    fn pass(&mut self, now: Timestamp, trouble: bool, chance: &mut Chance) {
+        let seats: Vec<u16> = self.pods.keys().copied().collect();
+        for seat in seats {
+            let pod = &self.pods[&seat];
+            let uid = pod.uid.clone();
+            if self.gone_at.get(&uid).is_some_and(|&at| at <= now) {
+                self.pods.remove(&seat);
+            } else if pod.phase == Phase::Starting(None) && self.ready_at[&uid] <= now {
+                let host = u16::try_from(self.made).unwrap();
+                self.touch(seat, |pod| pod.phase = Phase::Ready(AppDaemon::address(host)));
+            } else if trouble && chance.one_in(40) && !pod.ending {
+                self.touch(seat, |pod| pod.phase = Phase::Over(Cause::NodePressure));
+            }
+        }
+    }
+}
+
+struct Worker {
+    pool: Pool,
+    /// What runs, and when it ends.
+    builds: BTreeMap<Uid, Timestamp>,
+    waiting: BTreeMap<Ticket, (AppName, TrustDomain)>,
+    restarts: u32,
+}
+
+impl Worker {
+    fn start(rules: &Rules, number: usize, restarts: u32) -> Self {
+        let mut rules = rules.clone();
+        rules.me = Holder { worker: format!("worker-{number}"), incarnation: restarts.to_string() };
+        Self { pool: Pool::new(rules), builds: BTreeMap::new(), waiting: BTreeMap::new(), restarts }
+    }
+
+    fn join(&mut self, (app, trust): (AppName, TrustDomain), now: Timestamp) {
+        let ticket = self.pool.join(app.clone(), trust.clone(), now);
+        self.waiting.insert(ticket, (app, trust));
+    }
+
+    fn answer(&mut self, action: &Action, attempt: Attempt, now: Timestamp) -> Option<Grant> {
+        match action {
+            Action::Create { seat, .. } => self.pool.created(*seat, attempt, now, 0.5),
+            Action::Claim { uid, .. } => return self.pool.claimed(uid, attempt, now),
+            Action::Release { uid, .. } => self.pool.released(uid, attempt, now),
+            Action::Renew { uid, .. } => self.pool.renewed(uid, attempt, now),
+            Action::Delete { uid, .. } => self.pool.deleted(uid, &attempt, now),
+        }
+        None
+    }
+}
+
+struct World {
+    cluster: Cluster,
+    workers: Vec<Worker>,
+    now: Timestamp,
+    chance: Chance,
+    trouble: bool,
+}
+
+impl World {
+    fn step(&mut self) {
+        self.now = self.now.after(STEP);
+        self.cluster.pass(self.now, self.trouble, &mut self.chance);
+        for number in 0..self.workers.len() {
+            if self.trouble && self.chance.one_in(100) {
+                self.restart(number);
+            }
+            // A view may be late by any number of steps.
+            if !self.trouble || !self.chance.one_in(3) {
+                let seen = self.cluster.pods.values().cloned().collect();
+                self.workers[number].pool.resync(seen, self.now);
+            }
+            self.end_builds(number);
+            for action in self.workers[number].pool.decide(self.now, 0.5) {
+                self.act(number, &action);
+            }
+        }
+    }
+
+    /// Its builds are cancelled with it; what it should build is asked for again.
+    fn restart(&mut self, number: usize) {
+        let old = &self.workers[number];
+        let asked: Vec<_> = old.waiting.values().cloned().collect();
+        self.workers[number] = Worker::start(&self.cluster.rules, number, old.restarts + 1);
+        for need in asked {
+            self.workers[number].join(need, self.now);
+        }
+    }
+
+    fn end_builds(&mut self, number: usize) {
+        let worker = &mut self.workers[number];
+        let over: Vec<Uid> =
+            worker.builds.iter().filter(|&(_, &end)| end <= self.now).map(|(uid, _)| uid.clone()).collect();
+        for uid in over {
+            worker.builds.remove(&uid);
+            worker.pool.give_back(&uid, self.trouble && self.chance.one_in(10));
+        }
+    }
+
+    fn act(&mut self, number: usize, action: &Action) {
+        let lost = self.trouble && self.chance.one_in(20);
+        let away = self.trouble && self.chance.one_in(20);
+        let attempt = if away {
+            Attempt::Failed("away".into())
+        } else {
+            self.cluster.apply(action, self.now, !self.trouble, &mut self.chance)
+        };
+        let attempt = if lost { Attempt::Failed("the answer was lost".into()) } else { attempt };
+        if let Some(grant) = self.workers[number].answer(action, attempt, self.now) {
+            self.begin(number, &grant);
+        }
+    }
+
+    fn begin(&mut self, number: usize, grant: &Grant) {
+        let uid = grant.daemon.uid.clone();
+        for (other, worker) in self.workers.iter().enumerate() {
+            assert!(!worker.builds.contains_key(&uid), "{number} was granted what {other} holds");
+        }
+        let (app, trust) = self.workers[number].waiting.remove(&grant.ticket).expect("granted twice");
+        assert_eq!(grant.daemon.trust, trust);
+        let served = self.cluster.served.entry(uid.clone()).or_default();
+        served.insert(app);
+        assert!(self.cluster.rules.isolation == Isolation::Userns || served.len() == 1, "{served:?}");
+        let end = self.now.after(Duration::from_secs(self.chance.below(20)));
+        self.workers[number].builds.insert(uid, end);
+    }
+
+    fn waiting(&self) -> usize {
+        self.workers.iter().map(|worker| worker.waiting.len()).sum()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bounds_hold_and_everybody_is_served(
+        seed in any::<u64>(),
+        total in 1u16..5,
+        per_domain in 1u16..5,
+        warm in 0u16..3,
+        rootless in any::<bool>(),
+        workers in 1usize..4,
+    ) {
+        let mut rules = rules();
+        (rules.pool.total, rules.pool.per_domain, rules.pool.warm) = (total, per_domain.min(total), warm);
+        rules.pool.builds = 5;
+        rules.pool.claim = Duration::from_secs(30);
+        rules.pool.idle = Duration::from_secs(60);
+        if rootless {
+            rules.isolation = Isolation::Rootless;
+        }
+        let crew = (0..workers).map(|number| Worker::start(&rules, number, 0)).collect();
+        let cluster = Cluster {
+            pods: BTreeMap::new(), ready_at: BTreeMap::new(), gone_at: BTreeMap::new(), served: BTreeMap::new(),
+            version: 0, made: 0, rules,
+        };
+        let mut world =
+            World { cluster, workers: crew, now: Timestamp(1_000_000), chance: Chance(seed), trouble: true };
+        for _ in 0..400 {
+            if world.chance.one_in(4) {
+                let number = usize::try_from(world.chance.below(workers as u64)).unwrap();
+                let app = AppName::parse(&format!("app-{}", world.chance.below(6))).unwrap();
+                let trust = TrustDomain::parse(&format!("org-{}", app.as_str().as_bytes()[4] % 3)).unwrap();
+                let now = world.now;
+                world.workers[number].join((app, trust), now);
+            }
+            world.step();
+        }
+        world.trouble = false;
+        let mut steps = 0;
+        while world.waiting() > 0 {
+            world.step();
+            steps += 1;
+            prop_assert!(steps < 4_000, "{} wait for ever: {:#?}", world.waiting(), world.cluster.pods);
+        }
+    }
+}

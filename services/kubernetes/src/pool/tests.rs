@@ -1,0 +1,369 @@
+use super::*;
+use crate::testing::{AppDaemon, rules};
+
+const START: Timestamp = Timestamp(1_000_000);
+
+fn at(seconds: u64) -> Timestamp {
+    START.after(Duration::from_secs(seconds))
+}
+
+fn app(name: &str) -> AppName {
+    AppName::parse(name).unwrap()
+}
+
+fn atlas() -> TrustDomain {
+    TrustDomain::parse("atlas").unwrap()
+}
+
+fn pool_with(daemons: Vec<Daemon>) -> Pool {
+    pool_by(rules(), daemons)
+}
+
+fn pool_by(rules: Rules, daemons: Vec<Daemon>) -> Pool {
+    let mut pool = Pool::new(rules);
+    pool.resync(daemons, START);
+    pool
+}
+
+/// Without pods kept ahead, so that only what the test is about happens.
+fn quiet() -> Rules {
+    let mut rules = rules();
+    rules.pool.warm = 0;
+    rules
+}
+
+fn claims(actions: &[Action]) -> Vec<u16> {
+    let seat = |action: &Action| match action {
+        Action::Claim { seat, .. } => Some(*seat),
+        Action::Create { .. } | Action::Release { .. } | Action::Renew { .. } | Action::Delete { .. } => None,
+    };
+    actions.iter().filter_map(seat).collect()
+}
+
+fn creates(actions: &[Action]) -> Vec<u16> {
+    let seat = |action: &Action| match action {
+        Action::Create { seat, .. } => Some(*seat),
+        Action::Claim { .. } | Action::Release { .. } | Action::Renew { .. } | Action::Delete { .. } => None,
+    };
+    actions.iter().filter_map(seat).collect()
+}
+
+fn deletes(actions: &[Action]) -> Vec<(u16, Retirement)> {
+    let seat = |action: &Action| match action {
+        Action::Delete { seat, why, .. } => Some((*seat, why.clone())),
+        Action::Claim { .. } | Action::Create { .. } | Action::Release { .. } | Action::Renew { .. } => None,
+    };
+    actions.iter().filter_map(seat).collect()
+}
+
+#[test]
+fn an_app_gets_the_daemon_that_has_its_cache() {
+    let daemons = (0..4).map(|seat| AppDaemon::ready(seat).apps(&[&format!("app-{seat}")]).daemon());
+    let mut pool = pool_by(quiet(), daemons.collect());
+    for seat in [2, 0, 3] {
+        pool.join(app(&format!("app-{seat}")), atlas(), START);
+        assert_eq!(claims(&pool.decide(START, 0.0)), [seat]);
+    }
+}
+
+#[test]
+fn a_busy_warm_daemon_is_waited_for_a_little_and_then_another_is_taken() {
+    let busy = AppDaemon::ready(0).apps(&["citation"]).claimed_by("worker-2").daemon();
+    let mut pool = pool_by(quiet(), vec![busy, AppDaemon::ready(1).daemon()]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(pool.decide(at(2), 0.0), []);
+    assert_eq!(claims(&pool.decide(at(3), 0.0)), [1]);
+}
+
+#[test]
+fn a_cold_daemon_is_made_at_once_where_there_is_none_and_after_a_wait_where_all_are_busy() {
+    let mut pool = pool_by(quiet(), vec![]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
+    // It is on its way: not again.
+    assert_eq!(pool.decide(at(1), 0.0), []);
+
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).claimed_by("worker-2").daemon()]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(pool.decide(at(2), 0.0), []);
+    assert_eq!(creates(&pool.decide(at(3), 0.0)), [1]);
+}
+
+#[test]
+fn ready_daemons_are_kept_ahead_of_demand() {
+    let mut pool = pool_with(vec![AppDaemon::ready(0).daemon()]);
+    // A daemon that never built anything for anybody is no reason to make more.
+    assert_eq!(pool.decide(START, 0.0), []);
+    pool.join(app("citation"), atlas(), START);
+    let actions = pool.decide(START, 0.0);
+    assert_eq!((claims(&actions), creates(&actions)), (vec![0], vec![1]));
+}
+
+#[test]
+fn idle_daemons_beyond_those_kept_ready_retire_and_a_quiet_domain_keeps_none() {
+    let mut rules = rules();
+    rules.pool.warm = 1;
+    let built = |seat: u16| AppDaemon::ready(seat).apps(&["citation"]).builds(1);
+    let idle = rules.pool.idle.as_secs();
+    let mut pool = pool_by(rules.clone(), vec![built(0).idle_since(at(60)).daemon(), built(1).daemon()]);
+    assert_eq!(pool.decide(at(idle - 1), 0.0), []);
+    assert_eq!(deletes(&pool.decide(at(idle), 0.0)), [(1, Retirement::Idle)]);
+    assert_eq!(deletes(&pool.decide(at(idle + 60), 0.0)), [(0, Retirement::Idle)]);
+
+    rules.pool.always_warm.insert(atlas(), 1);
+    let mut pool = pool_by(rules, vec![built(0).daemon()]);
+    assert_eq!(pool.decide(at(idle * 2), 0.0), []);
+}
+
+#[test]
+fn a_rootless_daemon_never_serves_two_apps() {
+    let mut rules = quiet();
+    rules.isolation = Isolation::Rootless;
+    rules.pool.total = 2;
+    let first = AppDaemon::ready(0).rootless().apps(&["citation"]).daemon();
+    let mut pool = pool_by(rules, vec![first]);
+    pool.join(app("other"), atlas(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [1]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(claims(&pool.decide(START, 0.0)), [0]);
+}
+
+#[test]
+fn no_trust_domain_gets_anothers_daemon_and_idle_ones_make_room() {
+    let mut rules = quiet();
+    (rules.pool.total, rules.pool.per_domain) = (2, 2);
+    let other = |seat: u16| AppDaemon::ready(seat).trust("other");
+    let daemons = vec![other(0).daemon(), other(1).idle_since(at(10)).daemon()];
+    let mut pool = pool_by(rules, daemons);
+    pool.join(app("citation"), atlas(), at(20));
+    assert_eq!(deletes(&pool.decide(at(20), 0.0)), [(0, Retirement::Reclaimed)]);
+    // Room is on its way: the other one stays.
+    assert_eq!(pool.decide(at(21), 0.0), []);
+}
+
+#[test]
+fn somebody_who_waits_too_long_gets_the_next_seat_before_younger_ones() {
+    let mut rules = quiet();
+    (rules.pool.total, rules.pool.per_domain) = (1, 1);
+    let mut pool = pool_by(rules, vec![AppDaemon::ready(0).trust("other").claimed_by("worker-2").daemon()]);
+    pool.join(app("citation"), atlas(), START);
+    pool.join(app("busy"), TrustDomain::parse("other").unwrap(), at(19));
+    assert_eq!(pool.decide(at(19), 0.0), []);
+    pool.see(AppDaemon::ready(0).trust("other").version(9).daemon(), at(20));
+    assert_eq!(deletes(&pool.decide(at(20), 0.0)), [(0, Retirement::Reclaimed)]);
+}
+
+#[test]
+fn a_daemon_in_doubt_is_deleted_and_never_used_again() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    let ticket = pool.join(app("citation"), atlas(), START);
+    let (uid, held) = granted(&mut pool, ticket);
+    assert!(pool.give_back(&uid, true));
+    pool.see(Daemon { version: "50".into(), ..held }, at(1));
+    pool.join(app("citation"), atlas(), at(1));
+    let actions = pool.decide(at(1), 0.0);
+    assert_eq!((claims(&actions), deletes(&actions)), (vec![], vec![(0, Retirement::Doubt)]));
+    assert!(!pool.give_back(&uid, true), "given back twice");
+}
+
+/// Lets the one claim that is asked for succeed.
+fn granted(pool: &mut Pool, wanted: Ticket) -> (Uid, Daemon) {
+    let actions = pool.decide(START, 0.0);
+    let [Action::Claim { uid, seat, ticket, claim, apps, builds, .. }] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*ticket, wanted);
+    let mut daemon = AppDaemon::ready(*seat).version(20).builds(*builds).daemon();
+    (daemon.claim, daemon.apps) = (Some(claim.clone()), apps.clone());
+    let grant = pool.claimed(uid, Attempt::Done(Box::new(daemon)), START).unwrap();
+    assert_eq!(grant.ticket, wanted);
+    (uid.clone(), grant.daemon)
+}
+
+#[test]
+fn a_daemon_goes_to_the_next_one_who_waits_without_being_released_first() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    let first = pool.join(app("citation"), atlas(), START);
+    let (uid, held) = granted(&mut pool, first);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(pool.decide(at(1), 0.0), []);
+    assert!(pool.give_back(&uid, false));
+    let actions = pool.decide(at(1), 0.0);
+    assert_eq!(claims(&actions), [0]);
+    assert!(
+        matches!(&actions[..], [Action::Claim { claim, builds: 2, .. }] if claim.beat == 1),
+        "{actions:?}"
+    );
+
+    let mut alone = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    let only = alone.join(app("citation"), atlas(), START);
+    let (uid, _) = granted(&mut alone, only);
+    alone.give_back(&uid, false);
+    assert!(
+        matches!(&alone.decide(at(1), 0.0)[..], [Action::Release { version, .. }] if *version == held.version)
+    );
+}
+
+#[test]
+fn a_claim_is_renewed_while_a_build_runs() {
+    let mut rules = quiet();
+    rules.pool.claim = Duration::from_secs(90);
+    let mut pool = pool_by(rules, vec![AppDaemon::ready(0).daemon()]);
+    let ticket = pool.join(app("citation"), atlas(), START);
+    let (uid, held) = granted(&mut pool, ticket);
+    assert_eq!(pool.decide(at(29), 0.0), []);
+    let actions = pool.decide(at(30), 0.0);
+    assert!(matches!(&actions[..], [Action::Renew { claim, .. }] if claim.beat == 1), "{actions:?}");
+    assert_eq!(pool.decide(at(31), 0.0), []);
+    // It failed: again soon, not in thirty seconds.
+    pool.renewed(&uid, Attempt::Failed("away".into()), at(31));
+    assert_eq!(pool.decide(at(32), 0.0).len(), 1);
+    let claim = Some(Claim { beat: 1, ..held.claim.clone().unwrap() });
+    pool.renewed(&uid, Attempt::Done(Box::new(Daemon { claim, version: "21".into(), ..held })), at(33));
+    assert_eq!(pool.decide(at(62), 0.0), []);
+}
+
+#[test]
+fn a_daemon_whose_worker_went_silent_is_recycled() {
+    let rules = quiet();
+    let silence = rules.pool.claim.as_secs();
+    let claimed = AppDaemon::ready(0).claimed_by("worker-2");
+    let mut pool = pool_by(rules, vec![claimed.clone().daemon()]);
+    let mut renewed = claimed.version(7).daemon();
+    renewed.claim.as_mut().unwrap().beat += 1;
+    pool.see(renewed, at(silence - 1));
+    assert_eq!(pool.decide(at(silence + 1), 0.0), []);
+    assert_eq!(deletes(&pool.decide(at(silence * 2), 0.0)), [(0, Retirement::Abandoned)]);
+}
+
+#[test]
+fn what_we_held_before_a_restart_is_recycled_at_once() {
+    let mut former = AppDaemon::ready(0).claimed_by("worker-1").daemon();
+    former.claim.as_mut().unwrap().holder.incarnation = "before".into();
+    let mut pool = pool_by(quiet(), vec![former, AppDaemon::ready(1).apps(&["citation"]).daemon()]);
+    assert_eq!(deletes(&pool.decide(START, 0.0)), [(0, Retirement::Abandoned)]);
+    // And what nobody held is adopted, its cache known.
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(claims(&pool.decide(START, 0.0)), [1]);
+}
+
+#[test]
+fn a_claim_whose_answer_was_lost_is_found_and_used() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    pool.join(app("citation"), atlas(), START);
+    let actions = pool.decide(START, 0.0);
+    let [Action::Claim { uid, claim, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(pool.claimed(uid, Attempt::Failed("timeout".into()), START), None);
+    let mut ours = AppDaemon::ready(0).version(9).daemon();
+    ours.claim = Some(claim.clone());
+    pool.see(ours, START);
+    assert_eq!(claims(&pool.decide(START, 0.0)), [0]);
+}
+
+#[test]
+fn a_lost_race_waits_for_the_view_to_change() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    pool.join(app("citation"), atlas(), START);
+    let actions = pool.decide(START, 0.0);
+    let [Action::Claim { uid, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(pool.claimed(uid, Attempt::Conflict, START), None);
+    assert_eq!(claims(&pool.decide(START, 0.0)), Vec::<u16>::new());
+    pool.see(AppDaemon::ready(0).version(9).daemon(), START);
+    assert_eq!(claims(&pool.decide(START, 0.0)), [0]);
+}
+
+#[test]
+fn old_and_outdated_daemons_get_no_further_build() {
+    let rules = quiet();
+    let life = rules.pool.life.as_secs();
+    let daemons = vec![
+        AppDaemon::ready(0).generation("before").daemon(),
+        AppDaemon::ready(1).rootless().daemon(),
+        AppDaemon::ready(2).builds(rules.pool.builds).daemon(),
+    ];
+    let mut pool = pool_by(rules.clone(), daemons);
+    let expected = [(0, Retirement::Outdated), (1, Retirement::Outdated), (2, Retirement::Spent)];
+    assert_eq!(deletes(&pool.decide(START, 0.0)), expected);
+    let mut pool = pool_by(rules, vec![AppDaemon::ready(3).idle_since(at(life)).daemon()]);
+    assert_eq!(deletes(&pool.decide(at(life), 0.0)), [(3, Retirement::Spent)]);
+}
+
+#[test]
+fn a_pod_that_never_starts_is_given_up_and_its_reason_told() {
+    let rules = quiet();
+    let overdue = rules.pool.start.as_secs();
+    let cause = Cause::Unschedulable("0/1 nodes are available".into());
+    let mut pool =
+        pool_by(rules, vec![AppDaemon::ready(0).phase(Phase::Starting(Some(cause.clone()))).daemon()]);
+    let ticket = pool.join(app("citation"), atlas(), START);
+    assert_eq!(pool.decide(START, 0.0), []);
+    assert!(pool.why_waiting(ticket).contains("0/1 nodes"), "{}", pool.why_waiting(ticket));
+    let actions = pool.decide(at(overdue), 0.0);
+    assert_eq!(deletes(&actions), [(0, Retirement::Overdue(Some(cause)))]);
+    pool.gone(&Uid("uid-0".into()), None);
+    // Not at once: something is wrong that a pause may mend.
+    assert_eq!(pool.decide(at(overdue), 0.0), []);
+    assert!(pool.why_waiting(ticket).contains("0/1 nodes"), "{}", pool.why_waiting(ticket));
+    assert_eq!(creates(&pool.decide(at(overdue + 1), 0.0)), [0]);
+}
+
+#[test]
+fn attempts_that_fail_come_ever_more_seldom() {
+    let mut pool = pool_by(quiet(), vec![]);
+    let ticket = pool.join(app("citation"), atlas(), START);
+    let mut attempts = Vec::new();
+    for second in 0..600 {
+        for seat in creates(&pool.decide(at(second), 0.5)) {
+            attempts.push(second);
+            pool.created(seat, Attempt::Failed("quota exceeded".into()), at(second), 0.5);
+        }
+    }
+    assert!((15..40).contains(&attempts.len()), "{attempts:?}");
+    assert_eq!(pool.why_waiting(ticket), "quota exceeded");
+}
+
+#[test]
+fn a_seat_that_somebody_else_filled_is_left_until_the_view_shows_it() {
+    let mut pool = pool_by(quiet(), vec![]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
+    pool.created(0, Attempt::Conflict, START, 0.0);
+    assert_eq!(pool.decide(START, 0.0), []);
+    // It was one of those that are just going: the seat is free again.
+    assert_eq!(creates(&pool.decide(at(1), 0.0)), [0]);
+}
+
+#[test]
+fn an_app_that_ran_out_of_memory_gets_a_larger_daemon_up_to_its_limit() {
+    let mut rules = quiet();
+    let limit = Bytes::gibi(3);
+    rules.apps.insert(app("citation"), AppMemory { start: None, limit });
+    let mut pool = pool_by(rules, vec![AppDaemon::ready(0).daemon()]);
+    assert_eq!(pool.grow(&app("citation")), Some(Bytes::gibi(2)));
+    assert_eq!(pool.grow(&app("citation")), Some(limit));
+    assert_eq!(pool.grow(&app("citation")), None);
+    assert_eq!(pool.grow(&app("other")), None);
+    pool.join(app("citation"), atlas(), START);
+    let actions = pool.decide(START, 0.0);
+    assert!(matches!(&actions[..], [Action::Create { memory, .. }] if *memory == limit), "{actions:?}");
+}
+
+#[test]
+fn how_a_daemon_ended_is_told_after_it_is_gone() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    let (seat, address) = (0, AppDaemon::address(0));
+    assert_eq!(pool.fate(seat, address), Fate::Alive { node: Some("worker-1".into()) });
+    let last = AppDaemon::ready(0).phase(Phase::Over(Cause::Evicted)).daemon();
+    pool.gone(&Uid("uid-0".into()), Some(&last));
+    pool.see(Daemon { uid: Uid("uid-9".into()), ..AppDaemon::ready(0).on(9).daemon() }, START);
+    let end = End { cause: Cause::Evicted, node: Some("worker-1".into()), app: None };
+    assert_eq!(pool.fate(seat, address), Fate::Over(end));
+}
+
+#[test]
+fn an_older_view_is_no_news() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).version(10).daemon()]);
+    pool.see(AppDaemon::ready(0).version(9).claimed_by("worker-2").daemon(), START);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(claims(&pool.decide(START, 0.0)), [0]);
+}
