@@ -162,8 +162,11 @@ struct Queue<'a> {
 
 impl Queue<'_> {
     /// Has `wake` ask for a build of everybody while the slot is taken, and opens the gate once each has been
-    /// refused the slot. From then on `busy` is pushed every second. Returns who was built from then on until
-    /// the last of the crowd was.
+    /// refused the slot. From then on `busy` is pushed every second. Returns the crowd in the order in which it
+    /// was built.
+    ///
+    /// A look at `busy` may meet the slot in the moment in which it is free, and takes it then. That must not
+    /// happen twice while others wait.
     async fn served(&self, door: &SampleApp, wake: impl Future<Output = ()>) -> Vec<String> {
         let gate = Gate::new();
         door.push_steps(&gate.steps()).await.unwrap();
@@ -189,7 +192,12 @@ impl Queue<'_> {
         assert!(pushes > 0);
         let served = built(self.fabrique).split_off(before.0);
         let last = served.iter().rposition(|app| self.crowd.contains(app)).unwrap();
-        served[..=last].to_vec()
+        let others = |pair: &[String]| pair.iter().any(|app| self.crowd.contains(app));
+        assert!(
+            served[..=last].windows(2).all(others),
+            "nobody is served twice while others wait: {served:?}"
+        );
+        served.into_iter().filter(|app| self.crowd.contains(app)).collect()
     }
 }
 
