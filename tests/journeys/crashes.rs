@@ -125,6 +125,51 @@ async fn a_worker_killed_between_the_record_and_the_commit_leaves_an_image_that_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_replayed_three_times_after_a_kill_is_one_build_and_one_commit() {
+    let scene = Scene::set().await;
+    let revision = scene.push_and_record().await;
+    scene.worker.peer.kill9().await.unwrap();
+    scene.stage.bed.gitea().peer().resume().unwrap();
+    for _ in 0..3 {
+        let (status, answer) =
+            scene.stage.deliver_push("atlas/citation", &"0".repeat(40), &revision).await.unwrap();
+        assert_eq!(status, 202, "{answer}");
+    }
+    let second = scene.taken_over(&revision).await;
+    scene.stage.settled("citation", 0).await.unwrap();
+    assert_eq!(second.logged(BUILDING), 0, "the recorded image is adopted");
+    assert_eq!(scene.stage.builds("citation").await.unwrap().len(), 1);
+    assert_eq!(scene.stage.image_commits("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_build_of_a_dead_worker_whose_app_was_unregistered_is_ended_by_a_sweep() {
+    let scene = Scene::set().await;
+    scene.stage.hook("cluster", "apps").await.unwrap();
+    let revision = scene.push_to_the_gate().await;
+    scene.worker.peer.kill9().await.unwrap();
+    let apps = scene.stage.clone_apps().await.unwrap();
+    apps.git(&["rm", "-q", "apps/citation/app.yaml"]).await.unwrap();
+    apps.commit("Unregister citation").await.unwrap();
+    apps.push().await.unwrap();
+    let second = scene.stage.worker().await.unwrap();
+    second.logs(1, &["app=citation", "not registered"]).await.unwrap();
+    scene.stage.settled("citation", 0).await.unwrap();
+    // Nothing claims it again.
+    let left = scene.stage.build_becomes("citation", &revision, "building").await.unwrap();
+
+    let ended = wait_until("a sweep to end the build", LONG, || async {
+        let sweep = scene.stage.json(&["reconcile", "--once"]).await.ok()?;
+        sweep["closed"].as_array()?.first().cloned()
+    });
+    let ended = ended.await.unwrap();
+    assert_eq!((&ended["build"], &ended["phase"]), (&left.id.as_str().into(), &"failed".into()));
+    let shown = scene.stage.build_becomes("citation", &revision, "failed").await.unwrap();
+    assert_eq!(shown.message, "its worker went away");
+    scene.gate.open();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_with_its_commit_in_flight_is_replaced() {
     let scene = Scene::set().await;
     let trap = scene.stage.trap(Moment::BeforeTheUpdate).unwrap();

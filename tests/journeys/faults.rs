@@ -2,7 +2,7 @@
 
 use fabrique_bed::wait_until;
 use fabrique_stage::{AppOptions, Fabrique, Gate, Moment, SampleApp, Settings, Stage};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::LONG;
 
@@ -232,6 +232,95 @@ async fn a_forge_that_hangs_at_commit_time_gets_the_commit_later_from_the_same_b
     gitea.resume().unwrap();
     scene.committed_once(&revision).await;
     assert_eq!(scene.fabrique.logged(BUILDING), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_revoked_during_a_build_is_named_and_not_hammered() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    scene.stage.revoke_apps_token().await.unwrap();
+    scene.gate.open();
+    scene.fabrique.logs(1, &["needs a person", "app=citation"]).await.unwrap();
+    // Not even cluster/apps can be read: no attempt can fail, and the worker comes back as seldom as it can.
+    scene.fabrique.logs(3, &["looked in vain", "app=citation"]).await.unwrap();
+    let waits = scene.fabrique.values(&["looked in vain", "app=citation"], "wait_ms");
+    assert!(waits.iter().all(|wait| wait.parse::<u64>().unwrap() >= 1_000), "half of the longest: {waits:?}");
+    let (code, report, _) = scene.stage.try_command(&["doctor"]).await.unwrap();
+    assert_eq!(code, 1);
+    assert!(report.contains("the `apps` token is wrong, expired or revoked: replace it"), "{report}");
+    let (code, _, trouble) = scene.stage.try_command(&["dlq"]).await.unwrap();
+    assert_eq!(code, 4);
+    assert!(trouble.contains("the forge refuses"), "{trouble}");
+
+    scene.fabrique.peer.stop().await.unwrap();
+    scene.stage.renew_apps_token(&scene.fabrique).await.unwrap();
+    scene.fabrique.peer.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1, "the recorded image is adopted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_taken_away_during_a_build_makes_a_dead_letter_that_is_replayed() {
+    let settings = Settings { max_attempts: 2, dead_letter_rest: "1h".to_owned(), ..Settings::default() };
+    let scene = Scene::with(settings).await;
+    let revision = scene.push_to_the_gate().await;
+    scene.stage.allow_writing_apps(false).await.unwrap();
+    scene.gate.open();
+    let letter = wait_until("the app to be a dead letter", LONG, || async {
+        let letters = scene.stage.json(&["dlq"]).await.ok()?;
+        letters.as_array()?.iter().find(|letter| letter["stuck"] == "dead").cloned()
+    });
+    let letter = letter.await.unwrap();
+    assert_eq!(letter["failure"]["attempts"], 2, "{letter}");
+    assert_eq!(letter["remedy"], "remove the cause, then `fabrique dlq replay citation`");
+    let status = scene.stage.status_becomes(&scene.app, &revision, "error").await.unwrap();
+    assert!(status.description.starts_with("given up after 2 attempts"), "{status:?}");
+    assert_eq!(scene.fabrique.logged(&["needs a person", "app=citation"]), 2, "one push an attempt");
+
+    scene.stage.allow_writing_apps(true).await.unwrap();
+    scene.stage.command(&["dlq", "replay", "citation"]).await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1, "the recorded image is adopted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_the_registry_lost_before_its_commit_is_built_again() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let gitea = scene.stage.bed.gitea().peer();
+    gitea.kill9().await.unwrap();
+    scene.gate.open();
+    let registry = scene.stage.bed.registry();
+    let recorded = wait_until("the recorded image to be tagged", LONG, || async {
+        registry.digest("citation", &revision[..12]).await.ok().flatten()
+    });
+    scene.stage.delete_manifest("citation", &recorded.await.unwrap()).await.unwrap();
+    scene.fabrique.logs(1, &["looked in vain"]).await.unwrap();
+    gitea.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_daemon_below_the_version_floor_is_refused_by_name() {
+    let stage = crate::stage().await;
+    let outdated = stage.outdated_builder().await.unwrap();
+    let (address, version) = (&outdated.address, outdated.version);
+    let daemons = format!("[{{name=\"old\",address=\"{address}\"}}]");
+    let env = [("FABRIQUE_BUILDKIT__DAEMONS", daemons.as_str())];
+    let started = stage.worker_with(&env).await;
+    let refusal = format!("{:#}", started.err().unwrap());
+    let expected = format!("the daemon old runs BuildKit {version}, and the floor is 0.31.2: upgrade it");
+    assert!(refusal.contains(&expected), "{refusal}");
+
+    let (code, report, _) = stage.try_command_with(&env, &["doctor", "-o", "json"]).await.unwrap();
+    assert_eq!(code, 1);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let check = report["checks"].as_array().unwrap().iter().find(|check| check["name"] == "buildkitd old");
+    let check = check.unwrap();
+    assert_eq!(check["level"], "fail", "{check}");
+    assert_eq!(check["what"], format!("{address} runs {version}, which is too old"));
+    assert_eq!(check["remedy"], "upgrade buildkitd to 0.31.2 or newer");
 }
 
 /// Kills the forge while it holds our push, and starts it again.

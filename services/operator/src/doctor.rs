@@ -153,6 +153,8 @@ pub struct Config {
     pub hook_url: Option<String>,
     /// Hosts of registries to ask besides those of registered apps: `registry:80`.
     pub registries: Vec<String>,
+    /// The oldest BuildKit that is supported, for the remedy.
+    pub builder_floor: Option<String>,
     /// The longest a check may take, those of webhooks aside.
     pub timeout: Duration,
     /// The longest a test delivery is waited for.
@@ -173,6 +175,7 @@ impl Config {
             apps_branch,
             hook_url: None,
             registries: Vec::new(),
+            builder_floor: None,
             timeout: Duration::from_secs(10),
             delivery_timeout: Duration::from_secs(10),
             slow_delivery: Duration::from_millis(1500),

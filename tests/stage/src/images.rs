@@ -55,6 +55,16 @@ impl Stage {
         Ok(client()?.get(url).send().await?.error_for_status()?.text().await?)
     }
 
+    /// Deletes a manifest, with all tags on it.
+    ///
+    /// # Errors
+    /// When the registry does not have it, or refuses.
+    pub async fn delete_manifest(&self, repository: &str, digest: &str) -> Result<()> {
+        let url = format!("{}/v2/{repository}/manifests/{digest}", self.bed.registry().base_url());
+        client()?.delete(url).send().await?.error_for_status()?;
+        Ok(())
+    }
+
     /// Lets a tag point to a manifest, as anybody who may write to the registry can.
     ///
     /// # Errors

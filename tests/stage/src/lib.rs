@@ -13,8 +13,10 @@ mod deliver;
 mod gate;
 mod images;
 mod look;
+mod outdated;
 mod process;
 mod stage;
+mod tokens;
 mod trap;
 mod writer;
 
@@ -24,5 +26,6 @@ pub use config::Settings;
 pub use gate::Gate;
 pub use images::Manifest;
 pub use look::{Composition, Deployment, Status};
+pub use outdated::Outdated;
 pub use stage::{Fabrique, Stage, StageBuilder};
 pub use trap::{Moment, Trap};

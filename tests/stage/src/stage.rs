@@ -21,7 +21,9 @@ const SECRET: &str = "s3cret";
 const READER: &str = "fabrique-read";
 const REPORTER: &str = "fabrique-status";
 const HOOKER: &str = "fabrique-hooks";
-const DEPLOYER: &str = "fabrique-apps";
+/// What the tokens that write may do.
+pub(crate) const WRITES: [&str; 2] = ["write:repository", "read:user"];
+pub(crate) const DEPLOYER: &str = "fabrique-apps";
 
 /// A bed with `cluster/apps`, tokens and a configuration; fabrique itself is started by hand.
 pub struct Stage {
@@ -212,8 +214,21 @@ impl Stage {
     /// # Errors
     /// When it cannot be started or hangs.
     pub async fn try_command(&self, args: &[&str]) -> Result<(i32, String, String)> {
+        self.try_command_with(&[], args).await
+    }
+
+    /// The same with more environment.
+    ///
+    /// # Errors
+    /// As [`Stage::try_command`].
+    pub async fn try_command_with(
+        &self,
+        env: &[(&str, &str)],
+        args: &[&str],
+    ) -> Result<(i32, String, String)> {
         let output = Command::new(&self.binary)
             .args(args)
+            .envs(env.iter().copied())
             .env("FABRIQUE_CONFIG", &self.config)
             .stdin(Stdio::null())
             .kill_on_drop(true)
@@ -287,11 +302,10 @@ async fn tokens(bed: &Bed) -> Result<Tokens> {
         bed.gitea().create_user(user).await?;
         bed.gitea().create_token(user, scopes).await
     };
-    let writes = ["write:repository", "read:user"];
     Ok(Tokens {
         read: token(READER, &["read:repository", "read:user"]).await?,
-        status: token(REPORTER, &writes).await?,
-        hooks: token(HOOKER, &writes).await?,
-        apps: token(DEPLOYER, &writes).await?,
+        status: token(REPORTER, &WRITES).await?,
+        hooks: token(HOOKER, &WRITES).await?,
+        apps: token(DEPLOYER, &WRITES).await?,
     })
 }

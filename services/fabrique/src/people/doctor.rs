@@ -84,6 +84,7 @@ fn config(adapters: &Adapters) -> Config {
     let registry = &adapters.config.registry;
     let mut config = Config::new(adapters.apps_repo.clone(), adapters.apps_branch.clone());
     config.hook_url.clone_from(&adapters.config.receiver.public_url);
+    config.builder_floor = Some(fabrique_buildkit::FLOOR.to_string());
     config.registries = registry.allowed.iter().chain(&registry.bases).cloned().collect();
     config
 }

@@ -16,7 +16,7 @@ pub(super) async fn daemons(doctor: &Doctor) -> Vec<Check> {
         let name = format!("buildkitd {}", daemon.name);
         let probe = async {
             match builder.probe(daemon).await {
-                Ok(info) => judge(name.clone(), daemon, &info),
+                Ok(info) => judge(name.clone(), daemon, &info, doctor.config.builder_floor.as_deref()),
                 Err(error) => Check::error(&name, &error),
             }
         };
@@ -25,11 +25,12 @@ pub(super) async fn daemons(doctor: &Doctor) -> Vec<Check> {
     join_all(probes).await
 }
 
-fn judge(name: String, daemon: &Daemon, info: &DaemonInfo) -> Check {
+fn judge(name: String, daemon: &Daemon, info: &DaemonInfo, floor: Option<&str>) -> Check {
     let version = &info.version;
     if !info.supported {
         let what = format!("{} runs {version}, which is too old", daemon.address);
-        return Check::fail(name, what, "upgrade buildkitd");
+        let floor = floor.map(|floor| format!(" to {floor} or newer")).unwrap_or_default();
+        return Check::fail(name, what, format!("upgrade buildkitd{floor}"));
     }
     match info.snapshotter.as_deref() {
         Some(slow @ ("fuse-overlayfs" | "native")) => Check::warn(
@@ -58,7 +59,9 @@ mod tests {
             snapshotter: snapshotter.map(str::to_owned),
             platforms: vec!["linux/amd64".to_owned()],
         };
-        judge("buildkitd a".to_owned(), &daemon, &info).level
+        let check = judge("buildkitd a".to_owned(), &daemon, &info, Some("0.31.2"));
+        assert!(supported || check.remedy == "upgrade buildkitd to 0.31.2 or newer", "{check:?}");
+        check.level
     }
 
     #[test]
