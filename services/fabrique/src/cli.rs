@@ -31,7 +31,8 @@ Examples:
   fabrique status -o json | jq '.apps[] | select(.needs_person) | .app'
 
 Results are on standard output, everything else is on standard error. -o json prints one document, `logs` \
-and `tail` one object a line. Colours only on a terminal, and not with NO_COLOR.
+and `tail` one object a line; moments are milliseconds since 1970 in UTC, durations milliseconds in keys that \
+end in _ms. Colours only on a terminal, and not with NO_COLOR.
 
 Exit codes:
   0  done, and nothing to complain about

@@ -17,6 +17,11 @@ use crate::tail::{line, phase_text, seconds};
 
 /// More events than any push makes.
 const MOST_EVENTS: usize = 10_000;
+/// What is told of a push may be older than the end of `git push`: the forge tells of it while the client still
+/// waits for its answer, and clocks differ.
+const EARLY: Duration = Duration::from_mins(1);
+/// How long the delivery of a push is waited for when an earlier one of the same revision is at its end already.
+const LATE: Duration = Duration::from_secs(5);
 
 /// One push, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,6 +34,8 @@ pub struct Timeline {
     pub start: Timestamp,
     /// What happened, in order.
     pub rows: Vec<Row>,
+    /// How many events about the same revision belong to an earlier push of it and are left out.
+    pub left_out: usize,
     /// How it ended; nothing while it is under way.
     pub end: Option<End>,
 }
@@ -36,8 +43,8 @@ pub struct Timeline {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Milliseconds since the start.
-    pub offset: u64,
+    /// Milliseconds since the start; negative where it was told of before `git push` returned.
+    pub offset_ms: i64,
     /// `push`, `delivery`, `wake`, `decision`, `build`, `step`, `digest`, `commit` or `warning`.
     pub stage: &'static str,
     /// What.
@@ -55,20 +62,21 @@ pub enum End {
         /// The commits on `cluster/apps`; none for an app without environments.
         commits: Vec<Revision>,
         /// Milliseconds since the start.
-        after: u64,
+        after_ms: i64,
     },
     /// It is not, and this says why.
     NotCommitted {
         /// Why.
         why: String,
         /// Milliseconds since the start.
-        after: u64,
+        after_ms: i64,
     },
 }
 
 impl Timeline {
     /// Folds `events`, in any order, to the push of `revision`. `pushed` is when `git push` returned; without
-    /// it the clock starts at the first event.
+    /// it the clock starts at the first event. What is older than `pushed` belongs to this push if its delivery
+    /// is older too, and to an earlier push of the same revision otherwise.
     #[must_use]
     pub fn fold(
         app: &AppName,
@@ -76,16 +84,18 @@ impl Timeline {
         pushed: Option<Timestamp>,
         events: impl IntoIterator<Item = Event>,
     ) -> Self {
-        let mut told: Vec<Event> =
-            events.into_iter().filter(|event| pushed.is_none_or(|at| at <= event.at)).collect();
+        let mut told: Vec<Event> = events.into_iter().collect();
         told.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
         told.dedup_by(|a, b| a.id == b.id);
         let mut fold =
             Fold { app, revision, start: pushed, build: None, commits: Vec::new(), rows: vec![], end: None };
+        let first = pushed.map_or(0, |at| first_of(&told, at, |event| fold.is_delivery(event)));
+        let (before, told) = told.split_at(first);
+        let left_out = before.iter().filter(|event| fold.concerns(event)).count();
         if let Some(at) = pushed {
             fold.row(at, "push", format!("{} arrived at the forge", revision.short()));
         }
-        for event in &told {
+        for event in told {
             // A failure may be followed by another attempt; a commit is the end.
             if matches!(fold.end, Some(End::Committed { .. })) {
                 break;
@@ -93,7 +103,10 @@ impl Timeline {
             fold.take(event);
         }
         let start = fold.start.unwrap_or_default();
-        Timeline { app: app.clone(), revision: revision.clone(), start, rows: fold.rows, end: fold.end }
+        // The push itself may be younger than what was told of it.
+        fold.rows.sort_by_key(|row| row.offset_ms);
+        let (app, revision) = (app.clone(), revision.clone());
+        Timeline { app, revision, start, rows: fold.rows, left_out, end: fold.end }
     }
 
     /// How the process ends: well when the push is committed.
@@ -110,15 +123,18 @@ impl Timeline {
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for row in &self.rows {
-            writeln!(f, "{:>9}  {:<8}  {}", seconds_exactly(row.offset), row.stage, row.text)?;
+            writeln!(f, "{:>9}  {:<8}  {}", seconds_exactly(row.offset_ms), row.stage, row.text)?;
+        }
+        if self.left_out > 0 {
+            writeln!(f, "left out {} events of an earlier push of this revision", self.left_out)?;
         }
         let (app, revision) = (&self.app, self.revision.short());
         match &self.end {
-            Some(End::Committed { digest, after, .. }) => {
-                write!(f, "committed {app} {revision} {digest} in {}", seconds(*after))
+            Some(End::Committed { digest, after_ms, .. }) => {
+                write!(f, "committed {app} {revision} {digest} in {}", seconds_signed(*after_ms))
             }
-            Some(End::NotCommitted { why, after }) => {
-                write!(f, "not committed {app} {revision} after {}: {why}", seconds(*after))
+            Some(End::NotCommitted { why, after_ms }) => {
+                write!(f, "not committed {app} {revision} after {}: {why}", seconds_signed(*after_ms))
             }
             None => write!(f, "{app} {revision} is still under way"),
         }
@@ -126,8 +142,29 @@ impl fmt::Display for Timeline {
 }
 
 /// `1.649 s`
-fn seconds_exactly(millis: u64) -> String {
-    format!("{}.{:03} s", millis / 1000, millis % 1000)
+fn seconds_exactly(millis: i64) -> String {
+    let (sign, millis) = (sign(millis), millis.unsigned_abs());
+    format!("{sign}{}.{:03} s", millis / 1000, millis % 1000)
+}
+
+/// `1.6 s`
+fn seconds_signed(millis: i64) -> String {
+    format!("{}{}", sign(millis), seconds(millis.unsigned_abs()))
+}
+
+fn sign(millis: i64) -> &'static str {
+    if millis < 0 { "-" } else { "" }
+}
+
+/// Where the events of the push begin that ended at `pushed`: with its delivery where that came early, else with the
+/// first event after it.
+fn first_of(told: &[Event], pushed: Timestamp, is_delivery: impl Fn(&Event) -> bool) -> usize {
+    let later = told.partition_point(|event| event.at < pushed);
+    let (early, late) = told.split_at(later);
+    if late.iter().any(&is_delivery) {
+        return later;
+    }
+    early.iter().rposition(is_delivery).unwrap_or(later)
 }
 
 struct Fold<'a> {
@@ -142,11 +179,32 @@ struct Fold<'a> {
 }
 
 impl Fold<'_> {
+    fn is_delivery(&self, event: &Event) -> bool {
+        matches!(
+            &event.body,
+            EventBody::Delivery { after, woken, .. }
+                if after == self.revision.as_str() && woken.contains(self.app)
+        )
+    }
+
+    /// Whether an event is about this app at this revision.
+    fn concerns(&self, event: &Event) -> bool {
+        let about = match &event.body {
+            EventBody::Decision { app, target, .. } => target.as_ref().map(|target| (app, target)),
+            EventBody::Build { app, revision, .. } | EventBody::Commit { app, revision, .. } => {
+                Some((app, revision))
+            }
+            EventBody::Delivery { .. }
+            | EventBody::Step { .. }
+            | EventBody::Command { .. }
+            | EventBody::Warning { .. } => None,
+        };
+        self.is_delivery(event) || about == Some((self.app, self.revision))
+    }
+
     fn take(&mut self, event: &Event) {
         match &event.body {
-            EventBody::Delivery { after, woken, .. }
-                if after == self.revision.as_str() && woken.contains(self.app) =>
-            {
+            EventBody::Delivery { .. } if self.is_delivery(event) => {
                 self.row(event.at, "delivery", line(event).text);
                 self.row(event.at, "wake", format!("{} is to be looked at", self.app));
             }
@@ -215,29 +273,31 @@ impl Fold<'_> {
     }
 
     fn not_committed(&mut self, at: Timestamp, why: String) {
-        let after = self.offset(at);
-        self.end = Some(End::NotCommitted { why, after });
+        let after_ms = self.offset(at);
+        self.end = Some(End::NotCommitted { why, after_ms });
     }
 
     fn committed(&mut self, at: Timestamp, digest: Digest) {
-        let after = self.offset(at);
-        self.end = Some(End::Committed { digest, commits: self.commits.clone(), after });
+        let after_ms = self.offset(at);
+        self.end = Some(End::Committed { digest, commits: self.commits.clone(), after_ms });
     }
 
     fn row(&mut self, at: Timestamp, stage: &'static str, text: String) {
-        let offset = self.offset(at);
-        self.rows.push(Row { offset, stage, text });
+        let offset_ms = self.offset(at);
+        self.rows.push(Row { offset_ms, stage, text });
     }
 
-    fn offset(&mut self, at: Timestamp) -> u64 {
+    fn offset(&mut self, at: Timestamp) -> i64 {
         let start = *self.start.get_or_insert(at);
-        u64::try_from(start.until(at).as_millis()).unwrap_or(u64::MAX)
+        let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        millis(start.until(at)) - millis(at.until(start))
     }
 }
 
 impl Operator {
     /// Follows the push of `revision` to its end, for at most `patience`. Events since `since` count; when
-    /// that is the moment `git push` returned, set `from_push` and the clock starts there.
+    /// that is the moment `git push` returned, set `from_push`: the clock starts there, and what was told of the
+    /// push in the minute before counts too.
     ///
     /// # Errors
     /// When the bus cannot be read.
@@ -250,11 +310,14 @@ impl Operator {
         patience: Duration,
     ) -> Result<Timeline, OperatorError> {
         let pushed = from_push.then_some(since);
-        let mut events = self.ports.events.tail(Some(app), Some(since)).await?;
+        let early = if from_push { u64::try_from(EARLY.as_millis()).unwrap_or(u64::MAX) } else { 0 };
+        let from = Timestamp(since.0.saturating_sub(early));
+        let mut events = self.ports.events.tail(Some(app), Some(from)).await?;
         let mut seen: Vec<Event> = Vec::new();
         let deadline = tokio::time::Instant::now() + patience;
+        let mut until = deadline;
         while seen.len() < MOST_EVENTS {
-            let Ok(Some(event)) = tokio::time::timeout_at(deadline, events.next()).await else { break };
+            let Ok(Some(event)) = tokio::time::timeout_at(until, events.next()).await else { break };
             match event {
                 Ok(event) => seen.push(event),
                 Err(error) => tracing::debug!(%error, "an event could not be read"),
@@ -263,7 +326,13 @@ impl Operator {
                 seen.last().map(|e| &e.body),
                 Some(EventBody::Build { .. } | EventBody::Commit { .. } | EventBody::Decision { .. })
             );
-            if ends && Timeline::fold(app, revision, pushed, seen.iter().cloned()).end.is_some() {
+            if !ends || Timeline::fold(app, revision, pushed, seen.iter().cloned()).end.is_none() {
+                continue;
+            }
+            if seen.last().is_none_or(|last| from_push && last.at < since) {
+                // The end of this push, or of an earlier one of the same revision: its own delivery tells.
+                until = deadline.min(tokio::time::Instant::now() + LATE);
+            } else {
                 break;
             }
         }
@@ -396,7 +465,7 @@ mod tests {
     fn an_adopted_image_is_committed_without_a_build() {
         let this = revision("1b1d");
         let timeline = fold(vec![delivery(220, &this), commit(400, &this)]);
-        let end = End::Committed { digest: digest(), commits: vec![revision("c0de")], after: 400 };
+        let end = End::Committed { digest: digest(), commits: vec![revision("c0de")], after_ms: 400 };
         assert_eq!(timeline.end, Some(end));
     }
 
@@ -437,7 +506,42 @@ mod tests {
     fn without_the_moment_of_the_push_the_clock_starts_at_the_first_event() {
         let this = revision("1b1d");
         let timeline = Timeline::fold(&app(), &this, None, vec![delivery(220, &this), decision(260, &this)]);
-        let offsets: Vec<u64> = timeline.rows.iter().map(|row| row.offset).collect();
+        let offsets: Vec<i64> = timeline.rows.iter().map(|row| row.offset_ms).collect();
         assert_eq!(offsets, [0, 0, 40]);
+    }
+
+    /// An event of `millis` before the end of `git push`.
+    fn early(millis: u64, mut event: Event) -> Event {
+        event.id = format!("early {millis}");
+        event.at = Timestamp(PUSHED.0 - millis);
+        event
+    }
+
+    #[test]
+    fn a_delivery_that_came_before_git_push_returned_is_told_with_all_that_follows() {
+        let this = revision("1b1d");
+        let other = early(900, decision(0, &revision("aaaa")));
+        let timeline =
+            fold(vec![other, early(120, delivery(0, &this)), early(80, decision(0, &this)), step(5)]);
+        insta::assert_snapshot!(timeline, @r"
+         -0.120 s  delivery  refs/heads/main at 1b1d1b1d1b1d wakes citation
+         -0.120 s  wake      citation is to be looked at
+         -0.080 s  decision  build 1b1d1b1d1b1d: 1b1d1b1d1b1d is not built yet
+          0.000 s  push      1b1d1b1d1b1d arrived at the forge
+        citation 1b1d1b1d1b1d is still under way
+        ");
+        assert_eq!(timeline.left_out, 0);
+    }
+
+    #[test]
+    fn what_belongs_to_an_earlier_push_of_the_same_revision_is_left_out_and_counted() {
+        let this = revision("1b1d");
+        let committed = BuildPhase::Committed { digest: digest(), commits: vec![revision("c0de")] };
+        let earlier = [early(900, delivery(0, &this)), early(500, phase(0, &this, committed))];
+        let alone = fold(earlier.to_vec());
+        assert!(matches!(alone.end, Some(End::Committed { after_ms: -500, .. })), "{alone}");
+        let timeline = fold([earlier.to_vec(), vec![delivery(220, &this)]].concat());
+        assert_eq!((timeline.left_out, timeline.end.clone()), (2, None));
+        assert!(timeline.to_string().contains("left out 2 events"), "{timeline}");
     }
 }

@@ -122,7 +122,7 @@ async fn a_timeline_goes_from_the_delivery_to_the_commit() {
     let json = scene.say(&args).await.ok().json();
     assert_eq!(json["end"]["end"], "committed");
     assert_eq!(json["end"]["digest"], scene.digest.as_str());
-    let offsets: Vec<_> = json["rows"].as_array().unwrap().iter().map(|r| r["offset"].as_u64()).collect();
+    let offsets: Vec<_> = json["rows"].as_array().unwrap().iter().map(|r| r["offset_ms"].as_i64()).collect();
     assert!(offsets.is_sorted(), "{json}");
     scene.say(&["timeline", "later"]).await.refused(2, "nothing of later was built yet");
 }
