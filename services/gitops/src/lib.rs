@@ -42,4 +42,5 @@ pub use overlay::OverlayFiles;
 pub use plan::{Plan, Planned};
 pub use refusal::{Finding, Refusal};
 pub use registration::{Registrations, Rules};
+pub use suggest::did_you_mean;
 pub use tree::{Entry, FileKind, Tree};

@@ -20,7 +20,8 @@ pub(crate) fn nearest(wanted: &str, there: &[String]) -> Vec<String> {
 }
 
 /// The one of `known` that `wanted` was probably meant to be.
-pub(crate) fn did_you_mean<'k>(wanted: &str, known: &[&'k str]) -> Option<&'k str> {
+#[must_use]
+pub fn did_you_mean<'k>(wanted: &str, known: &[&'k str]) -> Option<&'k str> {
     known
         .iter()
         .map(|k| (distance(&wanted.to_ascii_lowercase(), &k.to_ascii_lowercase()), *k))

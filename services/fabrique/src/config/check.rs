@@ -4,10 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use fabrique_core::id::{BranchName, RepoName};
+use figment::error::Kind;
 use serde::Serialize;
 use url::Url;
 
 use super::sections::Config;
+
+/// What is shown of a name that nobody knows.
+const LONGEST_NAME: usize = 64;
 
 /// One thing that is wrong with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,10 +30,29 @@ impl Problem {
     }
 
     pub(super) fn of_figment(error: &figment::Error) -> Self {
-        let key = if error.path.is_empty() { "configuration".to_owned() } else { error.path.join(".") };
         let place = error.metadata.as_ref().and_then(|m| m.source.as_ref()).map(|s| format!(" in {s}"));
-        let what = format!("{}{}", error.kind, place.unwrap_or_default());
+        let place = place.unwrap_or_default();
+        if let Kind::UnknownField(name, known) | Kind::UnknownVariant(name, known) = &error.kind {
+            return Self::unknown(&error.path, name, known, &place);
+        }
+        let key = if error.path.is_empty() { "configuration".to_owned() } else { error.path.join(".") };
+        let what = format!("{}{place}", error.kind);
         Self::new(key, what, "correct the key; `fabrique validate` checks the whole configuration")
+    }
+
+    /// A name below `path` that is none of the `known` ones.
+    fn unknown(path: &[String], name: &str, known: &[&str], place: &str) -> Self {
+        let name: String = name.escape_debug().take(LONGEST_NAME).collect();
+        let remedy = match fabrique_gitops::did_you_mean(&name, known) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => format!("there are: {}", known.join(", ")),
+        };
+        // A key of a map of names is told without itself.
+        let mut key = path.to_vec();
+        if path.last().is_none_or(|last| *last != name) {
+            key.push(name);
+        }
+        Self::new(key.join("."), format!("an unknown key{place}"), remedy)
     }
 }
 

@@ -69,8 +69,13 @@ async fn validate_tells_mistakes_of_the_configuration_as_its_result() {
 #[tokio::test]
 async fn an_unknown_key_and_a_wrong_type_name_the_key_and_the_file() {
     let said = with_config("gitea: { ulr: http://x/ }\n", &["status"]).await;
-    said.refused(2, "gitea");
-    assert!(said.err.contains("ulr") && said.err.contains("fabrique.yaml"), "{said:?}");
+    said.refused(2, "gitea.ulr: an unknown key");
+    assert!(said.err.contains("did you mean url?") && said.err.contains("fabrique.yaml"), "{said:?}");
+    with_config("wroker: { lease: 3s }\n", &["status"]).await.refused(2, "did you mean worker?");
+    let users = "nats: { users: { recever: { password_file: /x } } }\n";
+    with_config(users, &["status"]).await.refused(2, "did you mean receiver?");
+    let unlike = with_config("reconciler: { zzzzzzz: 1 }\n", &["status"]).await;
+    unlike.refused(2, "there are: every, listen, concurrency");
     let said = with_config("worker: { lease: soon }\n", &["status"]).await;
     said.refused(2, "worker.lease");
     say(&["--config", "/nowhere/fabrique.yaml", "status"]).await.refused(2, "/nowhere/fabrique.yaml");
