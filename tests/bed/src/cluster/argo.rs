@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::try_join;
@@ -13,11 +14,13 @@ use crate::install::{Cache, Product};
 use crate::peer::{Peer, Ready};
 use crate::spawn::{Entry, Launch};
 use crate::template::{fill, secret};
+use crate::wait::wait_until;
 
 const MANIFESTS: &str = include_str!("../../config/cluster/argocd.yaml");
 /// Seconds between two looks at a repository that nobody told about. Longer than any test, so that what is synced
 /// was told.
 const POLLING: u32 = 600;
+const KNOWN: Duration = Duration::from_secs(30);
 const REDIS_PORT: u16 = 6379;
 const REPOSITORIES_PORT: u16 = 8081;
 const SERVER_PORT: u16 = 8080;
@@ -110,8 +113,10 @@ async fn install(cache: &Cache, kubectl: &Kubectl, webhook_secret: &str) -> Resu
         definitions.push(fs::read_to_string(crds.join(file)).with_context(|| format!("reading {file}"))?);
     }
     kubectl.apply(&definitions.join("\n---\n")).await.context("defining Argo CD's resources")?;
-    let wait = ["wait", "--for=condition=Established", "--timeout=30s", "crd/appprojects.argoproj.io"];
-    kubectl.run(&wait, "").await?;
+    wait_until("the API server to know Argo CD's resources", KNOWN, || async {
+        kubectl.run(&["get", "--raw=/apis/argoproj.io/v1alpha1/appprojects"], "").await.ok()
+    })
+    .await?;
     let (polling, server_key) = (POLLING.to_string(), secret());
     let values =
         [("POLLING", polling.as_str()), ("WEBHOOK_SECRET", webhook_secret), ("SERVER_KEY", &server_key)];

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::join;
 use tokio::sync::OnceCell;
 
@@ -138,7 +138,8 @@ impl Cluster {
         let parts = Arc::new(parts);
         report_on_panic(parts.clone());
         let cluster = Self { parts, kubectl, pki, images, folder, turn: Some(turn) };
-        cluster.wait_for_nodes().await?;
+        let ready = cluster.wait_for_nodes().await;
+        ready.map_err(|error| anyhow!("{error:#}\n{}", cluster.logs()))?;
         Ok(cluster)
     }
 

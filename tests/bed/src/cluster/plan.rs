@@ -82,3 +82,35 @@ const fn node(name: &'static str, number: u8, control_plane: bool) -> Node {
 pub(crate) const CONTROL: Node = node("control", 1, true);
 /// All nodes, the control plane's first.
 pub(crate) const NODES: [Node; 3] = [CONTROL, node("worker-1", 2, false), node("worker-2", 3, false)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first and the last address of a range.
+    fn ends(range: &str) -> (u32, u32) {
+        let (address, bits) = range.split_once('/').unwrap();
+        let first = u32::from(address.parse::<Ipv4Addr>().unwrap());
+        (first, first + (1 << (32 - bits.parse::<u32>().unwrap())) - 1)
+    }
+
+    fn lies_in(inner: &str, outer: &str) -> bool {
+        let ((first, last), (from, to)) = (ends(inner), ends(outer));
+        from <= first && last <= to
+    }
+
+    #[test]
+    fn every_address_lies_in_its_range_and_no_two_ranges_meet() {
+        let link = format!("198.18.0.0/{LINK_BITS}");
+        let mut ranges = vec![link.as_str(), PODS, SERVICES, OUTSIDE_RANGE];
+        ranges.sort_by_key(|range| ends(range));
+        assert!(ranges.iter().all(|range| lies_in(range, RANGE)));
+        assert!(ranges.windows(2).all(|pair| ends(pair[0]).1 < ends(pair[1]).0), "{ranges:?}");
+        let servers = [HUB, REGISTRY, GITEA, NATS, ARGOCD, CALLER].into_iter();
+        let nodes = NODES.iter().map(|node| node.address);
+        assert!(servers.chain(nodes).all(|address| lies_in(&format!("{address}/32"), &link)));
+        assert!([API_SERVICE, DNS_SERVICE].iter().all(|address| lies_in(&format!("{address}/32"), SERVICES)));
+        assert!(OUTSIDE.iter().all(|address| lies_in(&format!("{address}/32"), OUTSIDE_RANGE)));
+        assert!(NODES.iter().all(|node| lies_in(&node.pods(), PODS)));
+    }
+}
