@@ -9,9 +9,7 @@ use async_trait::async_trait;
 use bollard_buildkit_proto::moby::buildkit::v1::{
     InfoRequest, ListWorkersRequest, SolveResponse, StatusRequest, StatusResponse,
 };
-use fabrique_core::build::BuildInputs;
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::AppName;
 use fabrique_ports::PortResult;
 use fabrique_ports::builder::{
     BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, DaemonInfo, ProgressSink,
@@ -33,7 +31,7 @@ use crate::policy::Permitted;
 use crate::redact::Redactor;
 use crate::secrets::{DirectorySecrets, SecretStore};
 use crate::session::{Answers, Session};
-use crate::solve::{GitBase, GitSource, prefetch_request, solve_request};
+use crate::solve::{GitBase, solve_request};
 use crate::status::Steps;
 use crate::version::{FLOOR, Version};
 
@@ -93,28 +91,23 @@ impl BuildkitBuilder {
         self
     }
 
-    fn answers(&self, app: &AppName, inputs: &BuildInputs, redactor: &Redactor) -> Answers {
-        let own = self.tokens.get(&inputs.repo.org().to_ascii_lowercase());
+    fn answers(&self, request: &BuildRequest, redactor: &Redactor) -> Answers {
+        let own = self.tokens.get(&request.inputs.repo.org().to_ascii_lowercase());
         let token = own.or(self.default_token.as_ref());
         Answers {
             git: token.map(|token| (format!("GIT_AUTH_TOKEN.{}", self.git.host()), token.clone())),
-            app: app.clone(),
-            names: inputs.secrets.iter().cloned().collect(),
+            app: request.app.clone(),
+            names: request.inputs.secrets.iter().cloned().collect(),
             store: self.secrets.clone(),
             redactor: redactor.clone(),
         }
     }
 
-    fn source(&self, inputs: &BuildInputs) -> GitSource {
-        self.git.source(&inputs.repo, &inputs.revision, &inputs.context)
-    }
-
     fn start(&self, control: &Control, request: &BuildRequest, progress: Arc<dyn ProgressSink>) -> Run {
         let redactor = Redactor::default();
-        let answers = self.answers(&request.app, &request.inputs, &redactor);
-        let session = Session::open(control.clone(), answers);
+        let session = Session::open(control.clone(), self.answers(request, &redactor));
         let reference = Uuid::new_v4().simple().to_string();
-        let source = self.source(&request.inputs);
+        let source = self.git.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
         let solve =
             solve_request(request, &source, &self.permitted, self.provenance, &reference, session.id());
         let (mut solving, mut watching) = (control.clone(), control.clone());
@@ -202,17 +195,6 @@ impl Builder for BuildkitBuilder {
         let ending = run.until_the_end(deadline, &cancel).await;
         run.wind_up().await;
         self.settle(ending, run, daemon, request.timeout).await
-    }
-
-    async fn prefetch(&self, daemon: &Daemon, app: &AppName, inputs: &BuildInputs) -> PortResult<()> {
-        let mut control = self.dialer.dial(daemon).await?;
-        let session = Session::open(control.clone(), self.answers(app, inputs, &Redactor::default()));
-        let reference = Uuid::new_v4().simple().to_string();
-        let source = self.source(inputs);
-        let names = (reference.as_str(), session.id());
-        let solve = prefetch_request(&source, &inputs.dockerfile, &self.permitted, names);
-        self.ask(daemon, "to fetch a source", control.solve(solve)).await?;
-        Ok(())
     }
 
     async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo> {

@@ -13,8 +13,6 @@ use crate::policy::{Permitted, policy};
 
 /// The frontend that is built into the daemon.
 const FRONTEND: &str = "dockerfile.v0";
-/// The frontend's request that is answered from the Dockerfile alone.
-const LIST_STAGES: &str = "frontend.targets";
 const BUILD_ARG: &str = "build-arg:";
 /// The label that carries the build key. The attempt's id is no label: two attempts at one key are to give one
 /// digest.
@@ -115,46 +113,20 @@ pub(crate) fn solve_request(
     }
 }
 
-/// Reads the Dockerfile of `source` and nothing else, for which the daemon fetches the build context as
-/// [`solve_request`] will name it. The frontend only lists the build stages: no step runs, no image is made.
-pub(crate) fn prefetch_request(
-    source: &GitSource,
-    dockerfile: &RelPath,
-    permitted: &Permitted,
-    (reference, session): (&str, &str),
-) -> SolveRequest {
-    let mut attributes = source_attributes(source, dockerfile);
-    attributes.insert("requestid".into(), LIST_STAGES.into());
-    SolveRequest {
-        r#ref: reference.to_owned(),
-        session: session.to_owned(),
-        frontend: FRONTEND.to_owned(),
-        frontend_attrs: attributes,
-        source_policy: Some(policy(source, permitted)),
-        internal: true,
-        ..SolveRequest::default()
-    }
-}
-
-fn source_attributes(source: &GitSource, dockerfile: &RelPath) -> HashMap<String, String> {
-    HashMap::from([
-        ("context".to_owned(), source.context()),
-        ("filename".to_owned(), dockerfile.as_str().to_owned()),
-        // Empty but there: the built-in frontend stays, whatever a `# syntax=` line says. Otherwise the daemon
-        // pulls an image that an air-gapped cluster does not have.
-        ("cmdline".to_owned(), String::new()),
-    ])
-}
-
 fn frontend_attributes(
     request: &BuildRequest,
     source: &GitSource,
     provenance: Provenance,
 ) -> HashMap<String, String> {
-    let mut attributes = source_attributes(source, &request.inputs.dockerfile);
+    let mut attributes = HashMap::new();
     let mut set = |key: String, value: &str| {
         attributes.insert(key, value.to_owned());
     };
+    set("context".into(), &source.context());
+    set("filename".into(), request.inputs.dockerfile.as_str());
+    // Empty but there: the built-in frontend stays, whatever a `# syntax=` line says. Otherwise the daemon pulls
+    // an image that an air-gapped cluster does not have.
+    set("cmdline".into(), "");
     if let Some(target) = &request.inputs.target {
         set("target".into(), target);
     }
@@ -233,22 +205,6 @@ mod tests {
         let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
         let permitted = Permitted::new(&["registry:80".into()], &["pypi.example".into()]).unwrap();
         solve_request(request, &source, &permitted, provenance, "ref", "session")
-    }
-
-    #[test]
-    fn what_is_fetched_ahead_is_what_a_build_reads() {
-        let request = request();
-        let base = GitBase::new(&"http://gitea:3000/git".parse().unwrap()).unwrap();
-        let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
-        let permitted = Permitted::new(&["registry:80".into()], &[]).unwrap();
-        let dockerfile = &request.inputs.dockerfile;
-        let ahead = prefetch_request(&source, dockerfile, &permitted, ("ref", "session"));
-        let build = solve_request(&request, &source, &permitted, Provenance::Off, "ref", "session");
-        for (key, value) in ahead.frontend_attrs.iter().filter(|(key, _)| *key != "requestid") {
-            assert_eq!(build.frontend_attrs.get(key), Some(value), "{key}");
-        }
-        assert!(ahead.exporters.is_empty(), "{ahead:?}");
-        assert_eq!(ahead.source_policy, build.source_policy);
     }
 
     fn shown(solve: &SolveRequest) -> String {

@@ -56,11 +56,16 @@ impl Adapters {
         let git = git_config(&config, &base, &apps_repo, &apps_branch, &read_tokens);
         let deployments = Arc::new(GitDeployments::new(git.clone())?);
         let rules = Rules { registries: config.registry.allowed.clone() };
-        let apps = AppsReader::new(Arc::clone(&deployments) as _, rules);
-        let forge = gitea_config(&config, base, &apps_repo)?;
+        let api = gitea_config(&config, base, &apps_repo)?;
+        let forge = Arc::new(Forges::new(&api, &read_tokens)?);
+        let apps = AppsReader::new(Arc::clone(&deployments) as _, rules).asking(
+            Arc::clone(&forge) as _,
+            apps_repo.clone(),
+            apps_branch.clone(),
+        );
         Ok(Self {
-            gitea: Gitea::new(forge.clone())?,
-            forge: Arc::new(Forges::new(&forge, &read_tokens)?),
+            gitea: Gitea::new(api)?,
+            forge,
             source: Arc::new(GitHistory::new(git)?),
             registry: Arc::new(OciRegistry::new(registry_config(&config))?),
             apps: Arc::new(apps),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -75,7 +75,7 @@ impl GitDeployments {
     }
 
     async fn read_snapshot(&self) -> Result<Snapshot, GitError> {
-        self.mirror.fetch(Instant::now()).await?;
+        self.mirror.fetch().await?;
         let commit = self.head().await?;
         let before = self.newest();
         if let Some(cached) = &before

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use async_trait::async_trait;
 use fabrique_core::id::{RelPath, RepoName, Revision};
@@ -91,9 +90,9 @@ impl GitHistory {
 
 #[async_trait]
 impl SourceHistory for GitHistory {
-    async fn refresh(&self, repo: &RepoName, since: Instant) -> PortResult<()> {
+    async fn prefetch(&self, repo: &RepoName, revision: &Revision) -> PortResult<()> {
         let mirror = self.mirror(repo);
-        Ok(mirror.healing(|| mirror.fetch(since)).await?)
+        Ok(mirror.healing(|| mirror.prefetch(revision)).await.map(drop)?)
     }
 
     async fn relation(&self, repo: &RepoName, from: &Revision, to: &Revision) -> PortResult<Relation> {

@@ -19,6 +19,8 @@ use crate::remote::Remote;
 
 /// A clone that is damaged again so soon is not damaged: something else is wrong.
 const BETWEEN_HEALINGS: Duration = Duration::from_secs(60);
+/// The commit that was fetched last by its id alone.
+const PREFETCHED: &str = "refs/fabrique/prefetched";
 /// How long a commit that no branch holds any more is kept: after a force push it is still deployed.
 const KEEP_LOST: &str = "--prune=30.days.ago";
 
@@ -123,11 +125,12 @@ impl Mirror {
         call.output().await.map(Read::Done)
     }
 
-    /// Brings the clone up to date with the forge as it was at `since` or later. Callers that wait for each other
-    /// share a fetch that began after all of them had asked.
-    pub(crate) async fn fetch(&self, since: Instant) -> Result<(), GitError> {
+    /// Brings the clone up to date with the forge as it is now. Callers that wait for each other share a fetch
+    /// that began after all of them had asked.
+    pub(crate) async fn fetch(&self) -> Result<(), GitError> {
+        let asked = Instant::now();
         let mut fetched = self.fetched.lock().await;
-        if fetched.is_some_and(|began| began >= since) {
+        if fetched.is_some_and(|began| began >= asked) {
             return Ok(());
         }
         let began = Instant::now();
@@ -201,7 +204,7 @@ impl Mirror {
         if self.exists() && self.absent(revisions).await?.is_empty() {
             return Ok(true);
         }
-        self.fetch(Instant::now()).await?;
+        self.fetch().await?;
         let absent = self.absent(revisions).await?;
         if absent.is_empty() {
             return Ok(true);
@@ -228,10 +231,23 @@ impl Mirror {
         Ok(revisions.iter().filter(|revision| !is_commit(revision)).map(|r| (*r).clone()).collect())
     }
 
+    /// Fetches a commit by its id unless it is here, without asking for the branches, which takes one request less.
+    /// Whether the forge has it. One at a time: whoever waits for the same commit then finds it.
+    pub(crate) async fn prefetch(&self, revision: &Revision) -> Result<bool, GitError> {
+        let _turn = self.fetched.lock().await;
+        self.create().await?;
+        // Named, so that the next fetch tells the forge that it is here.
+        self.fetch_id(&format!("+{revision}:{PREFETCHED}")).await
+    }
+
     /// Fetches a commit that no branch holds. Whether the forge has it.
     async fn fetch_one(&self, revision: &Revision) -> Result<bool, GitError> {
+        self.fetch_id(revision.as_str()).await
+    }
+
+    async fn fetch_id(&self, refspec: &str) -> Result<bool, GitError> {
         let _shared = self.shared().await?;
-        let output = self.fetch_call(&[], revision.as_str()).run().await?;
+        let output = self.fetch_call(&[], refspec).run().await?;
         if output.succeeded() {
             return Ok(true);
         }

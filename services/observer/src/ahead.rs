@@ -2,13 +2,8 @@
 //!
 //! Nothing here decides, and nothing is lost when it goes wrong: the look asks again.
 
-use std::time::Instant;
-
 use fabrique_core::app::App;
-use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{BranchName, RepoName, Revision};
-use fabrique_core::memory::Memory;
-use fabrique_gitops::head::{self, EnvironmentHead};
 use fabrique_ports::forge::BranchHead;
 
 use crate::apps::Apps;
@@ -44,9 +39,9 @@ impl Observer {
         Some(Ahead { repo, branch, head, base })
     }
 
-    /// Fetches the history of the app's source as it was at `since` or later.
-    pub async fn history_ahead(&self, app: &App, since: Instant) {
-        if let Err(error) = self.source.refresh(&app.source.repo, since).await {
+    /// Fetches the commit that a push to the app's source named.
+    pub async fn history_ahead(&self, app: &App, named: &Revision) {
+        if let Err(error) = self.source.prefetch(&app.source.repo, named).await {
             tracing::debug!(app = %app.name, %error, "the history was not fetched ahead");
         }
     }
@@ -58,27 +53,5 @@ impl Observer {
         {
             tracing::debug!(app = %app.name, %error, "the head was not read ahead");
         }
-    }
-
-    /// What a build of the head would be made from, if that head is neither deployed nor built. Whether it is
-    /// wanted takes a decision.
-    pub async fn unbuilt(
-        &self,
-        app: &App,
-        apps: &Apps,
-        memory: &Memory,
-        ahead: &Ahead,
-    ) -> Option<BuildInputs> {
-        let BranchHead::At(head) = ahead.head_of(app)? else { return None };
-        let shows_head = |seen: &EnvironmentHead| {
-            let deployed = seen.composition.as_ref().ok()?.image.deployed.as_ref()?;
-            Some(deployed.revision == *head)
-        };
-        if head::observe(&apps.tree, app).iter().any(|seen| shows_head(seen) == Some(true)) {
-            return None;
-        }
-        let inputs = BuildInputs::of(app, head, memory.rebuild);
-        let recorded = self.records.record(&inputs.key()).await;
-        matches!(recorded, Ok(None)).then_some(inputs)
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use fabrique_core::id::Revision;
+use fabrique_core::id::{BranchName, RepoName, Revision};
 use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree};
 use fabrique_ports::PortResult;
 use fabrique_ports::deployments::{Deployments, Snapshot, SnapshotFile};
+use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::source;
 
 /// `cluster/apps` at one commit, parsed.
@@ -24,14 +25,29 @@ pub struct Apps {
 pub struct AppsReader {
     deployments: Arc<dyn Deployments>,
     rules: Rules,
+    place: Option<Place>,
     newest: Mutex<Option<Arc<Apps>>>,
+}
+
+/// Where the branch can be asked about.
+struct Place {
+    forge: Arc<dyn Forge>,
+    repo: RepoName,
+    branch: BranchName,
 }
 
 impl AppsReader {
     /// A reader under `rules`.
     #[must_use]
     pub fn new(deployments: Arc<dyn Deployments>, rules: Rules) -> Self {
-        Self { deployments, rules, newest: Mutex::new(None) }
+        Self { deployments, rules, place: None, newest: Mutex::new(None) }
+    }
+
+    /// Asks `forge` where the branch is, where that is enough.
+    #[must_use]
+    pub fn asking(mut self, forge: Arc<dyn Forge>, repo: RepoName, branch: BranchName) -> Self {
+        self.place = Some(Place { forge, repo, branch });
+        self
     }
 
     /// The state at the head of the branch, asked of the forge now.
@@ -48,6 +64,21 @@ impl AppsReader {
         let apps = Arc::new(Apps { commit: snapshot.commit, tree, registrations });
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&apps));
         Ok(apps)
+    }
+
+    /// The same, without fetching anything when the forge's API says that the head is what was read last. For a
+    /// caller whose writes are refused if that answer is late.
+    ///
+    /// # Errors
+    /// As [`AppsReader::read`].
+    pub async fn read_if_moved(&self) -> PortResult<Arc<Apps>> {
+        let Some((known, place)) = self.last_read().zip(self.place.as_ref()) else {
+            return self.read().await;
+        };
+        match place.forge.branch_head(&place.repo, &place.branch).await {
+            Ok(BranchHead::At(head)) if head == known.commit => Ok(known),
+            Ok(_) | Err(_) => self.read().await,
+        }
     }
 
     /// What was read last, however old.

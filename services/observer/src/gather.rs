@@ -34,7 +34,7 @@ pub struct Observer {
     pub(crate) forge: Arc<dyn Forge>,
     pub(crate) source: Arc<dyn SourceHistory>,
     registry: Arc<dyn Registry>,
-    pub(crate) records: Arc<dyn Records>,
+    records: Arc<dyn Records>,
     policy: Policy,
     known: Arc<Known>,
 }
@@ -91,13 +91,13 @@ impl Observer {
     /// As [`Observer::observe`].
     pub async fn observe_from(
         &self,
-        ahead: Option<Ahead>,
+        ahead: Option<&Ahead>,
         app: &App,
         apps: &Apps,
         memory: &Memory,
         now: Timestamp,
     ) -> PortResult<View> {
-        let head = match ahead.as_ref().and_then(|ahead| ahead.head_of(app)) {
+        let head = match ahead.and_then(|ahead| ahead.head_of(app)) {
             Some(head) => head.clone(),
             None => self.forge.branch_head(&app.source.repo, &app.source.branch).await?,
         };

@@ -189,11 +189,6 @@ pub trait Builder: Send + Sync {
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome>;
 
-    /// Has a daemon fetch what a build of `app` from these inputs would read first, so that the build finds it
-    /// there. Builds nothing and pushes nothing; whether it is done at all changes only how long a build takes.
-    /// Returns when the daemon has it; dropping the call ends it.
-    async fn prefetch(&self, daemon: &Daemon, app: &AppName, inputs: &BuildInputs) -> PortResult<()>;
-
     /// Asks a daemon about itself.
     async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo>;
 }

@@ -24,6 +24,9 @@ pub struct WakeCause {
     pub trace: Option<String>,
     /// When the cause happened.
     pub at: Timestamp,
+    /// The commit of the app's source that a push named. Worth fetching ahead; never to be believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<Revision>,
 }
 
 /// Sending wakes.

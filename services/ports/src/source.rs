@@ -1,7 +1,5 @@
 //! The history and files of the apps' repositories.
 
-use std::time::Instant;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use fabrique_core::id::{RelPath, RepoName, Revision};
@@ -45,9 +43,9 @@ pub struct SourceFile {
 /// Reading the apps' repositories. Implementations keep clones; every call has a timeout.
 #[async_trait]
 pub trait SourceHistory: Send + Sync {
-    /// Brings what is kept of the repository up to date with the forge as it was at `since` or later, so that
-    /// questions about what was there then are answered at once.
-    async fn refresh(&self, repo: &RepoName, since: Instant) -> PortResult<()>;
+    /// Fetches a revision that is likely to be asked about, so that the questions are answered at once. Nothing
+    /// when the forge has no such commit.
+    async fn prefetch(&self, repo: &RepoName, revision: &Revision) -> PortResult<()>;
 
     /// Where `to` stands as seen from `from`. [`Relation::Unknown`] when the repository lacks one of them
     /// after asking the forge for it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use fabrique_core::id::{AppName, RepoName};
+use fabrique_core::id::{AppName, RepoName, Revision};
 use fabrique_ports::bus::{Event, EventBody, WakeCause, Wakes};
 use fabrique_ports::delivery::{Delivery, DeliveryReader, Push, RawDelivery, Rejection};
 use futures::{StreamExt as _, stream};
@@ -170,16 +170,13 @@ impl Intake {
 
     /// Wakes every app at once, each exactly once, and waits for all acknowledgements.
     async fn wake(&self, arrival: &Arrival, push: &Push, targets: BTreeMap<AppName, Option<u64>>) -> Answer {
+        let to_apps_repo = self.reloads.subscriptions().is_apps_repo(&push.repo, &push.branch);
         let cause = WakeCause {
-            kind: if self.reloads.subscriptions().is_apps_repo(&push.repo, &push.branch) {
-                "apps"
-            } else {
-                "push"
-            }
-            .to_owned(),
+            kind: if to_apps_repo { "apps" } else { "push" }.to_owned(),
             detail: format!("push to {} of {}", push.branch, push.repo),
             trace: Some(arrival.trace.clone()),
             at: self.ambient.now(),
+            named: if to_apps_repo { None } else { Revision::parse(&push.after).ok() },
         };
         let publishing = targets.into_iter().map(async |(app, reading)| {
             let outcome = timeout(self.config.wake_timeout, self.wakes.wake(&app, &cause)).await;

@@ -295,7 +295,7 @@ impl Reconciler {
     }
 
     async fn wake(&self, app: &AppName, reason: &str, now: Timestamp) -> PortResult<()> {
-        let cause = WakeCause { kind: "sweep".to_owned(), detail: reason.to_owned(), trace: None, at: now };
+        let cause = WakeCause { kind: "sweep".to_owned(), detail: reason.to_owned(), trace: None, at: now, named: None };
         self.ports.wakes.wake(app, &cause).await?;
         tracing::info!(%app, reason, "woken");
         Ok(())

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use fabrique_bed::{Bed, GitRepo};
@@ -79,8 +79,8 @@ impl Forge for Counted<Gitea> {
 
 #[async_trait]
 impl SourceHistory for Counted<GitHistory> {
-    async fn refresh(&self, repo: &RepoName, since: Instant) -> PortResult<()> {
-        self.count().refresh(repo, since).await
+    async fn prefetch(&self, repo: &RepoName, revision: &Revision) -> PortResult<()> {
+        self.count().prefetch(repo, revision).await
     }
     async fn relation(&self, repo: &RepoName, from: &Revision, to: &Revision) -> PortResult<Relation> {
         self.count().relation(repo, from, to).await

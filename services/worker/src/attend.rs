@@ -1,7 +1,6 @@
 //! Attending to one claimed app: look, decide, act, until nothing is left to do.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
@@ -26,7 +25,6 @@ use crate::board::BoardView;
 use crate::building::{self, Build, Ended, Finished};
 use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
-use crate::early::Early;
 use crate::lease::Lease;
 use crate::memory::AppMemory;
 use crate::pending::Pending;
@@ -77,8 +75,6 @@ pub(crate) struct Attendance {
     /// The trace of the wake that is being served.
     pub(crate) trace: Option<String>,
     slot: Option<OwnedSemaphorePermit>,
-    /// A build that may follow from the first look.
-    early: Option<Early>,
     /// The pending status on its way: others wait for it, so that it cannot come last.
     pub(crate) pending: Mutex<Option<Pending>>,
 }
@@ -113,7 +109,7 @@ pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<OwnedSemaph
         }
     };
     let trace = shop.board.wanted(&app).trace;
-    Attendance { shop, lease, memory, trace, slot, early: None, pending: Mutex::default() }.run(&app).await
+    Attendance { shop, lease, memory, trace, slot, pending: Mutex::default() }.run(&app).await
 }
 
 impl Attendance {
@@ -122,7 +118,6 @@ impl Attendance {
             Ok(leave) => leave,
             Err(error) => Leave::Undone(Left::Troubled(error)),
         };
-        self.drop_early().await;
         let given_back = match leave {
             Leave::Lost => return Left::Settled,
             Leave::Done(noted) => self.lease.release(noted).await,
@@ -154,7 +149,7 @@ impl Attendance {
             let noted = wanted.generation;
             self.trace = wanted.trace.or(self.trace.take());
             let (apps, ahead) = match look {
-                0 => self.first_read(name, wanted.heard).await?,
+                0 => self.first_read(name, wanted.named).await?,
                 _ => (self.shop.apps.read().await?, None),
             };
             let Some(app) = apps.registrations.apps.get(name) else {
@@ -181,46 +176,24 @@ impl Attendance {
         Ok(Leave::Undone(Left::Troubled(error)))
     }
 
-    /// Reads the registrations. After a push there is news of the source too: it is fetched meanwhile, here and by
-    /// the daemon that would build it.
-    async fn first_read(&mut self, name: &AppName, heard: Instant) -> PortResult<(Arc<Apps>, Option<Ahead>)> {
-        let shop = Arc::clone(&self.shop);
-        let known = shop.apps.last_read().filter(|_| self.trace.is_some());
-        let app = known.as_ref().and_then(|apps| Some((apps, apps.registrations.apps.get(name)?)));
-        let Some((known, app)) = app else { return Ok((shop.apps.read().await?, None)) };
-        let head = async {
-            let ahead = shop.observer.head_ahead(app, known).await?;
-            self.begin_early(app, known, &ahead).await;
-            Some(ahead)
-        };
-        let source = async {
-            let (ahead, ()) = tokio::join!(head, shop.observer.history_ahead(app, heard));
-            if let Some(ahead) = &ahead {
-                shop.observer.commit_ahead(app, ahead).await;
-            }
-            ahead
-        };
-        let (apps, ahead) = tokio::join!(shop.apps.read(), source);
-        Ok((apps?, ahead))
-    }
-
-    /// Begins what a build of the head would begin with, if that may be wanted and nobody has to wait for it.
-    async fn begin_early(&mut self, app: &App, apps: &Apps, ahead: &Ahead) {
+    /// Reads the registrations. A push that named a commit is news of the source too, which is asked for meanwhile.
+    async fn first_read(
+        &self,
+        name: &AppName,
+        named: Option<Revision>,
+    ) -> PortResult<(Arc<Apps>, Option<Ahead>)> {
         let shop = &self.shop;
-        let memory = self.memory.get().await;
-        let Some(inputs) = shop.observer.unbuilt(app, apps, &memory, ahead).await else { return };
-        if self.slot.is_none() {
-            self.slot = Arc::clone(&shop.slots).try_acquire_owned().ok();
-        }
-        if self.slot.is_some() {
-            self.early = Some(Early::begin(shop, app, inputs));
-        }
-    }
-
-    async fn drop_early(&mut self) {
-        let Some(early) = self.early.take() else { return };
-        early.give_back(&self.shop).await;
-        self.free_slot();
+        let known = shop.apps.last_read();
+        let app = known.as_ref().and_then(|apps| Some((apps, apps.registrations.apps.get(name)?)));
+        let (Some((known, app)), Some(named)) = (app, named) else {
+            return Ok((shop.apps.read().await?, None));
+        };
+        let (apps, ahead, ()) = tokio::join!(
+            shop.apps.read_if_moved(),
+            shop.observer.head_ahead(app, known),
+            shop.observer.history_ahead(app, &named),
+        );
+        Ok((apps?, ahead))
     }
 
     fn free_slot(&mut self) {
@@ -230,7 +203,15 @@ impl Attendance {
 
     async fn look(&self, app: &App, apps: &Apps, ahead: Option<Ahead>) -> PortResult<(View, Decision)> {
         let (memory, now) = (self.memory.get().await, self.shop.ambient.now());
-        let view = self.shop.observer.observe_from(ahead, app, apps, &memory, now).await?;
+        let observer = &self.shop.observer;
+        let reading = async {
+            if let Some(ahead) = &ahead {
+                observer.commit_ahead(app, ahead).await;
+            }
+        };
+        let (view, ()) =
+            tokio::join!(observer.observe_from(ahead.as_ref(), app, apps, &memory, now), reading);
+        let view = view?;
         let decision = decide(&view);
         self.end_release(&view, &decision).await?;
         Ok((view, decision))
@@ -258,9 +239,6 @@ impl Attendance {
         decision: &Decision,
         noted: Generation,
     ) -> PortResult<Next> {
-        if !matches!(decision.action, Action::Build { .. }) {
-            self.drop_early().await;
-        }
         match &decision.action {
             Action::Build { revision, key, no_cache } => {
                 if self.slot.is_none() {
@@ -269,8 +247,7 @@ impl Attendance {
                 if self.slot.is_none() {
                     return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot(noted))));
                 }
-                let mut build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
-                build.continue_from(self.early.take(), &self.shop).await;
+                let build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
                 self.build(app, build, noted).await
             }
             Action::Commit(advances) => self.commit(app, advances).await,
@@ -330,7 +307,12 @@ impl Attendance {
     ) -> PortResult<()> {
         let (finished, head) = finished.map(|finished| (finished.entry, finished.head)).unzip();
         let task = Task::Complete(image.clone(), head.flatten().map(Box::new));
-        match self.shop.committer.write(task, Arc::clone(&self.memory)).await? {
+        let written = self.shop.committer.write(task, Arc::clone(&self.memory)).await;
+        // Nothing that is deployed waits for its tags.
+        if let Some(image) = image.as_ref().filter(|_| finished.is_some()) {
+            self.tag(app, image);
+        }
+        match written? {
             Written::Done { commits, refused } => {
                 self.announce_commits(&commits);
                 self.memory.update(|memory| memory.running = None).await?;
@@ -344,7 +326,7 @@ impl Attendance {
                     return Ok(());
                 } else {
                     // Adopted: the worker that built it may have died before it could tag it.
-                    tokio::spawn(building::tag(Arc::clone(&self.shop), app.image.clone(), image.clone()));
+                    self.tag(app, &image);
                 }
                 building::close(&self.shop, &image, finished, (&commits, &refused), self.trace.clone()).await;
                 Ok(())
@@ -361,6 +343,10 @@ impl Attendance {
                 self.fail(image.as_ref(), FailureKind::Infrastructure, &why).await
             }
         }
+    }
+
+    fn tag(&self, app: &App, image: &Image) {
+        tokio::spawn(building::tag(Arc::clone(&self.shop), app.image.clone(), image.clone()));
     }
 
     /// A build whose app was unregistered meanwhile: recorded, and deployed nowhere.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fabrique_core::id::AppName;
+use fabrique_core::id::{AppName, Revision};
 use fabrique_core::work::{Desk, Generation, WorkRecord};
 use fabrique_ports::bus::{Board, BoardChange};
 use futures::StreamExt;
@@ -13,19 +13,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// The newest wake of an app.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     pub(crate) generation: Generation,
-    /// The trace that came with it, if it came from a push or a person.
+    /// The trace that came with it.
     pub(crate) trace: Option<String>,
-    /// When this process heard of it.
-    pub(crate) heard: Instant,
-}
-
-impl Default for Wanted {
-    fn default() -> Self {
-        Self { generation: Generation::default(), trace: None, heard: Instant::now() }
-    }
+    /// The commit of the app's source that it named.
+    pub(crate) named: Option<Revision>,
 }
 
 struct Seen {
@@ -82,8 +76,8 @@ impl BoardView {
                 BoardChange::Wanted { app, generation, cause } => {
                     let seen = seen.entry(app).or_default();
                     if generation > seen.wanted.generation {
-                        let trace = cause.and_then(|c| c.trace);
-                        seen.wanted = Wanted { generation, trace, heard: Instant::now() };
+                        let (trace, named) = cause.map(|c| (c.trace, c.named)).unwrap_or_default();
+                        seen.wanted = Wanted { generation, trace, named };
                     }
                 }
                 BoardChange::Work { app, record, revision } => {

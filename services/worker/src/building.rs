@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attend::{Attendance, Shop};
 use crate::committer::{Landed, Refused};
-use crate::early::Early;
 use crate::logging::BuildLog;
 use crate::pending::Pending;
 use crate::status;
@@ -55,7 +54,6 @@ pub(crate) struct Build {
     inputs: BuildInputs,
     no_cache: bool,
     reason: Reason,
-    early: Option<Early>,
 }
 
 /// Why a running build was told to end.
@@ -107,18 +105,9 @@ impl Build {
             ended: None,
         };
         let inputs = BuildInputs::of(app, revision, attendance.memory.get().await.rebuild);
-        let mut build = Self { entry, inputs, no_cache, reason: reason.clone(), early: None };
+        let mut build = Self { entry, inputs, no_cache, reason: reason.clone() };
         build.enter(attendance, BuildPhase::Queued);
         Ok(build)
-    }
-
-    /// Goes on from a start that was made early, if it was one of this build.
-    pub(crate) async fn continue_from(&mut self, early: Option<Early>, shop: &Shop) {
-        match early {
-            Some(early) if early.is_of(&self.inputs) => self.early = Some(early),
-            Some(of_another) => of_another.give_back(shop).await,
-            None => {}
-        }
     }
 
     /// Runs the attempt to its end. While it runs, newer wakes are looked at and may stop it.
@@ -183,12 +172,8 @@ impl Build {
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome> {
         let ports = &attendance.shop.ports;
-        let (early, fetch) = match self.early.take() {
-            Some(early) => early.place().await,
-            None => Default::default(),
-        };
         let epoch = attendance.shop.observer.commit_time(app, &self.entry.revision);
-        let place = place(&attendance.shop, app, early, &cancel);
+        let place = place(&attendance.shop, app, &cancel);
         let (placed, epoch) = tokio::join!(place, epoch);
         let lease = match placed? {
             None => return Ok(BuildOutcome::Cancelled),
@@ -205,9 +190,7 @@ impl Build {
             }
         };
         self.enter(attendance, BuildPhase::Building);
-        let outcome = self.on_daemon(attendance, &request, lease, cancel).await;
-        drop(fetch);
-        outcome
+        self.on_daemon(attendance, &request, lease, cancel).await
     }
 
     async fn on_daemon(
@@ -251,7 +234,7 @@ impl Build {
         }
     }
 
-    /// The point of no return: the digest is checked and recorded, then tagged.
+    /// The point of no return: the digest is checked and recorded.
     async fn record(
         mut self,
         attendance: &Attendance,
@@ -303,7 +286,6 @@ impl Build {
             })
             .await?;
         let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
-        tokio::spawn(tag(Arc::clone(shop), app.image.clone(), image.clone()));
         self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() });
         Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head })))
     }
@@ -372,16 +354,8 @@ impl Build {
     }
 }
 
-/// A place to build: the one that was taken early, or one that is waited for. Nothing when it is cancelled.
-async fn place(
-    shop: &Shop,
-    app: &App,
-    early: Option<PlacementLease>,
-    cancel: &CancellationToken,
-) -> PortResult<Option<Placed>> {
-    if let Some(lease) = early {
-        return Ok(Some(Placed::Lease(lease)));
-    }
+/// A place to build; nothing when it is cancelled before.
+async fn place(shop: &Shop, app: &App, cancel: &CancellationToken) -> PortResult<Option<Placed>> {
     let (app, trust) = (app.name.clone(), app.build.trust.clone());
     let need = Need { app, trust, patience: shop.config.patience };
     tokio::select! {

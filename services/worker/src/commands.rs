@@ -106,6 +106,7 @@ async fn carry_out(shop: &Arc<Shop>, request: &Request) -> PortResult<Reply> {
             detail: format!("{} by {}", request.command.verb(), request.caller),
             trace: None,
             at: shop.ambient.now(),
+            named: None,
         };
         shop.ports.wakes.wake(&request.app, &cause).await?;
     }

@@ -17,7 +17,6 @@ mod building;
 mod commands;
 mod committer;
 mod config;
-mod early;
 mod lease;
 mod logging;
 mod memory;

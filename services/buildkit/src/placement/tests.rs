@@ -1,6 +1,5 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_ports::builder::{BuildOutcome, BuildRequest, DaemonInfo, ProgressSink};
 use fabrique_ports::{Fault, Peer, PortError};
@@ -22,10 +21,6 @@ impl Builder for Health {
         _: CancellationToken,
     ) -> PortResult<BuildOutcome> {
         unreachable!("a placement builds nothing")
-    }
-
-    async fn prefetch(&self, _: &Daemon, _: &AppName, _: &BuildInputs) -> PortResult<()> {
-        unreachable!("a placement fetches nothing")
     }
 
     async fn probe(&self, _: &Daemon) -> PortResult<DaemonInfo> {

@@ -203,17 +203,3 @@ async fn an_address_where_nobody_listens_is_a_passing_error_and_no_build() {
     nobody.address = bed.gitea().base_url().replace("http", "tcp");
     assert!(builder(bed).probe(&nobody).await.is_err());
 }
-
-#[tokio::test]
-async fn what_was_fetched_ahead_builds_without_the_forge() {
-    let bed = Bed::builder().gitea().registry().buildkit(1).start().await.unwrap();
-    let source = Source::new(&bed).await;
-    source.git.write("app/Dockerfile", "FROM scratch\nCOPY greeting /\n").await.unwrap();
-    source.git.write("app/greeting", "hello").await.unwrap();
-    let mut request = source.pushed().await;
-    request.inputs.context = RelPath::parse("app").unwrap();
-    let builder = builder(&bed);
-    builder.prefetch(&daemon(bed.buildkit(0)), &request.app, &request.inputs).await.unwrap();
-    bed.gitea().peer().stop().await.unwrap();
-    pushed(&builder, bed.buildkit(0), &request).await;
-}

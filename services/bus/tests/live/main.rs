@@ -82,7 +82,8 @@ fn new_build(app: &AppName) -> BuildId {
 }
 
 fn push() -> WakeCause {
-    WakeCause { kind: "push".to_owned(), detail: "a push to main".to_owned(), trace: None, at: Timestamp(1) }
+    let (kind, detail) = ("push".to_owned(), "a push to main".to_owned());
+    WakeCause { kind, detail, trace: None, at: Timestamp(1), named: None }
 }
 
 fn revision(digit: char) -> Revision {
