@@ -130,10 +130,11 @@ impl Shape {
         };
         match self.isolation {
             Isolation::Rootless => common,
-            // Capabilities over the pod's own namespaces, and over nothing outside them.
+            // Capabilities over the pod's own namespaces, and over nothing outside them. SYS_PTRACE is for runc, which
+            // enters the mount namespace of the step that it starts.
             Isolation::Userns => SecurityContext {
                 capabilities: Some(Capabilities {
-                    add: Some(["SYS_ADMIN", "NET_ADMIN"].map(str::to_owned).to_vec()),
+                    add: Some(["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"].map(str::to_owned).to_vec()),
                     drop: None,
                 }),
                 proc_mount: Some("Unmasked".to_owned()),

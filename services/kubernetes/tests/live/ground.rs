@@ -1,0 +1,231 @@
+//! A namespace for each test, with its policies and a worker's account that has the rights of `rbac::RULES` and no
+//! other.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fabrique_bed::Cluster;
+use fabrique_core::id::{AppName, TrustDomain};
+use fabrique_core::time::Timestamp;
+use fabrique_kubernetes::KubernetesPlacement;
+use fabrique_kubernetes::config::Settings;
+use fabrique_kubernetes::network::{AllowList, Peer, Peers, Service, policies};
+use fabrique_kubernetes::pki::{BuilderCa, ClientCertificates};
+use fabrique_kubernetes::rbac::{RULES, Scope};
+use fabrique_ports::Ambient;
+use fabrique_ports::builder::{Need, Placed, Placement, PlacementLease};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+
+const REGISTRY: &str = "198.18.0.2";
+const GITEA: &str = "198.18.0.3";
+const API_SERVER: &str = "198.18.0.11:6443";
+const TESTS: &str = "198.18.0.254";
+
+/// The clock and randomness of the machine.
+pub(crate) struct Machine;
+
+impl Ambient for Machine {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        Timestamp(u64::try_from(since.as_millis()).unwrap())
+    }
+
+    fn ulid(&self) -> String {
+        hex(&self.random())
+    }
+
+    fn jitter(&self) -> f64 {
+        rand::random()
+    }
+
+    fn random(&self) -> [u8; 16] {
+        rand::random()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a test stands on.
+pub(crate) struct Ground {
+    pub(crate) cluster: &'static Cluster,
+    pub(crate) namespace: String,
+    pub(crate) settings: Settings,
+    pub(crate) ca: Arc<BuilderCa>,
+}
+
+impl Ground {
+    /// Nothing when this machine carries no cluster, unless that is not to be forgiven.
+    pub(crate) async fn new(isolation: &str) -> Option<Self> {
+        if let Err(why) = Cluster::possible() {
+            assert!(std::env::var_os("FABRIQUE_STRICT").is_none(), "no cluster: {why}");
+            println!("SKIP: {why}");
+            return None;
+        }
+        let cluster = Cluster::shared().await;
+        let namespace = format!("builders-{}", &hex(&rand::random::<[u8; 4]>()));
+        let made = BuilderCa::generate(Machine.now(), Duration::from_hours(24)).unwrap();
+        let ca = Arc::new(BuilderCa::from_pem(&made.certificate, &made.key, Machine.now()).unwrap());
+        let settings = serde_json::from_value(json!({
+            "namespace": namespace,
+            "images": { "builder": cluster.images().builder },
+            "isolation": isolation,
+            "pool": { "total": 2, "per_domain": 2, "warm": 0, "start": "1m", "claim": "3s", "warm_wait": "1s" },
+            "resources": { "cpu": "100m", "memory": "256Mi", "ephemeral_storage": null },
+            "cache": { "size": "1Gi" },
+            "gate": { "forbidden": API_SERVER, "needed": "registry:80", "limit": "30s" },
+            "patience": { "request": "1s", "ending": "1s", "longest_pause": "1s", "autopsy": "10s" },
+        }))
+        .unwrap();
+        let ground = Self { cluster, namespace, settings, ca };
+        ground.apply(&ground.account()).await;
+        Some(ground)
+    }
+
+    /// With the policies in force.
+    pub(crate) async fn with_policies(isolation: &str) -> Option<Self> {
+        let ground = Self::new(isolation).await?;
+        let policies = policies::builders(&ground.peers(), &AllowList::default());
+        ground.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": policies })).await;
+        Some(ground)
+    }
+
+    fn peers(&self) -> Peers {
+        let host = |address: &str| Peer::Addresses { cidrs: vec![address.parse::<IpAddr>().unwrap().into()] };
+        let service = |address: &str, port| Service { at: host(address), port, names: vec![] };
+        Peers {
+            namespace: self.namespace.clone(),
+            workers: host(TESTS),
+            dns: Peer::Pods {
+                namespace: "kube-system".into(),
+                labels: [("k8s-app".to_owned(), "kube-dns".to_owned())].into(),
+            },
+            gitea: service(GITEA, 3000),
+            registry: service(REGISTRY, 80),
+            egress_proxy: None,
+        }
+    }
+
+    fn account(&self) -> Value {
+        let namespace = &self.namespace;
+        let rules = |scope: Scope| -> Vec<Value> {
+            let rules = RULES.iter().filter(|rule| rule.scope == scope);
+            let rule = rules.map(|rule| {
+                json!({ "apiGroups": [rule.group], "resources": [rule.resource], "verbs": rule.verbs })
+            });
+            rule.collect()
+        };
+        let metadata = json!({ "name": "worker", "namespace": namespace });
+        let wide = json!({ "name": namespace });
+        let subjects = json!([{ "kind": "ServiceAccount", "name": "worker", "namespace": namespace }]);
+        let group = "rbac.authorization.k8s.io";
+        let api = format!("{group}/v1");
+        let to = |kind: &str, name: &str| json!({ "apiGroup": group, "kind": kind, "name": name });
+        json!({ "apiVersion": "v1", "kind": "List", "items": [
+            { "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } },
+            { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata },
+            { "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules(Scope::Namespace) },
+            { "apiVersion": api, "kind": "RoleBinding", "metadata": metadata, "subjects": subjects,
+              "roleRef": to("Role", "worker") },
+            { "apiVersion": api, "kind": "ClusterRole", "metadata": wide, "rules": rules(Scope::Cluster) },
+            { "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": wide, "subjects": subjects,
+              "roleRef": to("ClusterRole", namespace) },
+        ] })
+    }
+
+    async fn apply(&self, manifest: &Value) {
+        self.cluster.apply(&manifest.to_string()).await.unwrap();
+    }
+
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.kubectl(&[&["--namespace", &self.namespace], args].concat()).await.unwrap()
+    }
+
+    /// Some JSON of a pod.
+    pub(crate) async fn pod(&self, name: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["get", "pod", name, "--output", "json"]).await).unwrap()
+    }
+
+    /// The names of all pods.
+    pub(crate) async fn pods(&self) -> Vec<String> {
+        let list: Value =
+            serde_json::from_str(&self.kubectl(&["get", "pods", "--output", "json"]).await).unwrap();
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().map(name).collect()
+    }
+
+    pub(crate) async fn admin(&self) -> Client {
+        client(self.cluster.kubeconfig()).await
+    }
+
+    /// A worker's placement, with a worker's rights.
+    pub(crate) async fn placement(&self, worker: &str) -> KubernetesPlacement {
+        let kubeconfig = self.cluster.service_account_kubeconfig(&self.namespace, "worker").await.unwrap();
+        let (client, settings) = (client(&kubeconfig).await, self.settings.clone());
+        KubernetesPlacement::start(client, settings, self.ca.clone(), worker, Arc::new(Machine))
+            .await
+            .unwrap()
+    }
+
+    pub(crate) fn certificates(&self) -> ClientCertificates {
+        ClientCertificates::new(self.ca.clone(), "worker-1".into())
+    }
+
+    /// How many requests the worker's account has made.
+    pub(crate) fn requests(&self) -> usize {
+        let log = std::fs::read_to_string(self.cluster.audit_log()).unwrap();
+        let user = format!("system:serviceaccount:{}:worker", self.namespace);
+        log.lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|event| event["user"]["username"] == user.as_str() && event["verb"] != "watch")
+            .filter(|event| event["stage"] == "ResponseComplete")
+            .count()
+    }
+
+    /// Removes everything; pods do not outlive their namespace.
+    pub(crate) async fn end(self) {
+        let namespace = &self.namespace;
+        let args = ["delete", "--wait=false", "namespace", namespace];
+        self.cluster.kubectl(&args).await.unwrap();
+        for kind in ["clusterrole", "clusterrolebinding"] {
+            self.cluster.kubectl(&["delete", kind, namespace]).await.unwrap();
+        }
+    }
+}
+
+async fn client(kubeconfig: &Path) -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+pub(crate) fn need(app: &str, patience: u64) -> Need {
+    Need {
+        app: AppName::parse(app).unwrap(),
+        trust: TrustDomain::parse("atlas").unwrap(),
+        patience: Duration::from_secs(patience),
+    }
+}
+
+pub(crate) async fn lease(placement: &KubernetesPlacement, app: &str) -> PlacementLease {
+    match placement.acquire(&need(app, 60)).await.unwrap() {
+        Placed::Lease(lease) => lease,
+        Placed::Full(why) => panic!("no lease: {why}"),
+    }
+}
+
+/// Waits for a condition on the cluster.
+pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !holds().await {
+        assert!(tokio::time::Instant::now() < deadline, "not within a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
