@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Subcommand;
 use fabrique_bed::install::{Cache, Product, ensure as build};
 use fabrique_bed::{Cluster, ClusterOptions, wait_until};
@@ -81,7 +81,7 @@ async fn serve_in_background() -> Result<()> {
                 (Ok(Some(_)), _) => Some(Ok(())),
                 (_, Ok(Some(status))) => {
                     let told = fs::read_to_string(&log).unwrap_or_default();
-                    Some(Err(anyhow::anyhow!("the cluster did not start ({status}):\n{told}")))
+                    Some(Err(anyhow!("the cluster did not start ({status}):\n{told}")))
                 }
                 (Err(error), _) => Some(Err(error)),
                 (Ok(None), _) => None,
@@ -91,10 +91,12 @@ async fn serve_in_background() -> Result<()> {
     .await?
 }
 
+/// Runs kubectl and ends as it ends.
 pub(crate) async fn kubectl(args: &[String]) -> Result<()> {
     let cluster = Cluster::attach()?.context("no cluster runs: ./just cluster starts one")?;
     let mut command = cluster.kubectl_command();
     let status = command.args(args).stdin(Stdio::inherit()).status().await?;
-    ensure!(status.success(), "kubectl ended with {status}");
-    Ok(())
+    // What it says is said already, and leaving here would leave the folder too.
+    drop(cluster);
+    std::process::exit(status.code().unwrap_or(1));
 }

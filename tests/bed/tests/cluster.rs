@@ -6,9 +6,9 @@ use anyhow::{Context, Result};
 use fabrique_bed::{Cluster, GitRepo, wait_until};
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// What a policy may take to be programmed, and an image to be pulled on a busy machine.
-const LATER: Duration = Duration::from_secs(60);
+const LATER: Duration = Duration::from_secs(120);
 
 /// The shared cluster, or why it cannot be had here.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so where its output is captured")]
@@ -169,6 +169,53 @@ async fn a_pod_in_a_user_namespace_is_root_of_nothing_outside() {
     let [user, inside, outside, count] = numbers[..] else { panic!("one range: {map}") };
     assert_eq!((user, inside), (0, 0));
     assert!(outside >= 65_536 && count >= 65_536, "{map}");
+}
+
+/// How a pod that may run once ended: its status, once it has.
+async fn ended(cluster: &Cluster, namespace: &str, name: &str, container: &str) -> Result<Value> {
+    let spec = "restartPolicy: Never, volumes: [{name: small, emptyDir: {sizeLimit: 8Mi}}],";
+    cluster.apply(&pod(namespace, name, &cluster.images().debian, spec, container)).await?;
+    wait_until(&format!("pod {name} to fail"), LATER, || async {
+        let status = get(cluster, namespace, "pod", name).await.ok()?["status"].clone();
+        (status["phase"] == "Failed").then_some(status)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_container_that_outgrows_its_memory_is_killed_for_that() {
+    let Some(cluster) = cluster().await else { return };
+    let namespace = namespace(cluster, "memory").await.unwrap();
+    let eats = "command: [bash, -c, 'x=$(head -c 200000000 /dev/zero | tr \\\\0 x); sleep infinity'], \
+                resources: {limits: {memory: 64Mi}}";
+    let status = ended(cluster, &namespace, "eater", eats).await.unwrap();
+    let terminated = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(
+        (&terminated["reason"], &terminated["exitCode"]),
+        (&"OOMKilled".into(), &137.into()),
+        "{status}"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_outgrows_its_volume_is_evicted() {
+    let Some(cluster) = cluster().await else { return };
+    let namespace = namespace(cluster, "disk").await.unwrap();
+    let fills = "command: [bash, -c, 'head -c 32000000 /dev/zero > /small/file; sleep infinity'], \
+                 volumeMounts: [{name: small, mountPath: /small}], \
+                 resources: {requests: {ephemeral-storage: 1Mi}, limits: {ephemeral-storage: 64Mi}}";
+    let status = ended(cluster, &namespace, "filler", fills).await.unwrap();
+    assert_eq!(status["reason"], "Evicted", "{status}");
+}
+
+#[tokio::test]
+async fn a_pod_cannot_have_processes_without_end() {
+    let Some(cluster) = cluster().await else { return };
+    let namespace = namespace(cluster, "processes").await.unwrap();
+    let forks = "command: [bash, -c, 'for i in {1..1100}; do sleep 300 & done; exit 3']";
+    let status = ended(cluster, &namespace, "forker", forks).await.unwrap();
+    let terminated = &status["containerStatuses"][0]["state"]["terminated"];
+    assert_ne!(terminated["exitCode"], 3, "the loop got to its end: {terminated}");
 }
 
 #[tokio::test]

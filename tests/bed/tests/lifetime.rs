@@ -77,6 +77,15 @@ async fn a_container_outlives_its_runtime_and_the_api_server_its_absence(cluster
     Ok(())
 }
 
+async fn a_silent_node_is_noticed_and_comes_back(cluster: &Cluster) -> Result<()> {
+    let kubelet = cluster.peer("kubelet-worker-2");
+    kubelet.pause()?;
+    cluster.kubectl(&["wait", "node/worker-2", "--for=condition=Ready=Unknown", "--timeout=60s"]).await?;
+    kubelet.resume()?;
+    cluster.kubectl(&["wait", "node/worker-2", "--for=condition=Ready", "--timeout=60s"]).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_served_cluster_is_shared_and_leaves_nothing_however_it_ends() {
     if let Err(obstacle) = Cluster::possible() {
@@ -91,6 +100,7 @@ async fn a_served_cluster_is_shared_and_leaves_nothing_however_it_ends() {
     let (mut owner, cluster) = served().await.unwrap();
     assert!(!traces().is_empty(), "or the test could not fail");
     a_container_outlives_its_runtime_and_the_api_server_its_absence(&cluster).await.unwrap();
+    a_silent_node_is_noticed_and_comes_back(&cluster).await.unwrap();
     owner.kill().await.unwrap();
     nothing_is_left("a killed owner's cluster to be gone").await;
     assert!(Cluster::attach().unwrap().is_none());

@@ -113,6 +113,9 @@ impl Setting<'_> {
             format!("--cluster-signing-cert-file={}", Self::text(&self.pki.ca())),
             format!("--cluster-signing-key-file={}", Self::text(&self.pki.key("ca"))),
             "--use-service-account-credentials".to_owned(),
+            // Half the usual, and still four times as long as a kubelet takes between two signs of life.
+            "--node-monitor-grace-period=24s".to_owned(),
+            "--node-monitor-period=2s".to_owned(),
             "--leader-elect=false".to_owned(),
             "--bind-address=127.0.0.1".to_owned(),
         ];
