@@ -60,13 +60,13 @@ pub fn files() -> Result<Vec<File>> {
     let bench: Network = read("overlays/bench/network.yaml")?;
     let ha: Network = read("overlays/ha/network.yaml")?;
     let list: AllowList = read("allow-list.yaml")?;
-    refuse("allow-list.yaml", list.validate())?;
+    refuse("allow-list.yaml", &list.validate())?;
     for (path, network) in [("base", &base), ("overlays/bench", &bench)] {
-        refuse(path, network.peers()?.validate())?;
-        refuse(path, network.allow_list.validate())?;
+        refuse(path, &network.peers()?.validate())?;
+        refuse(path, &network.allow_list.validate())?;
     }
     let with_addresses = with_addresses(&list, &read("components/plain/addresses.yaml")?)?;
-    refuse("components/plain/addresses.yaml", with_addresses.validate())?;
+    refuse("components/plain/addresses.yaml", &with_addresses.validate())?;
     let nothing = AllowList::default();
     let network = "network.yaml";
     let (builders, hosts) = (
@@ -103,7 +103,11 @@ pub fn files() -> Result<Vec<File>> {
             yaml(&cilium::builders(base.peers()?, &list))?,
         ),
         manifest("components/egress-proxy/allow-list.conf", "allow-list.yaml", squid(&list)),
-        manifest("components/nats/authorization.conf", "tests/bed/config/nats.conf", authorization()?),
+        manifest(
+            "components/nats/nats.conf",
+            "server.conf and tests/bed/config/nats.conf",
+            bus_configuration()?,
+        ),
     ])
 }
 
@@ -122,7 +126,7 @@ fn read<T: DeserializeOwned>(path: &str) -> Result<T> {
     serde_saphyr::from_str(&text).with_context(|| format!("reading {path}"))
 }
 
-fn refuse(path: &str, findings: Vec<Finding>) -> Result<()> {
+fn refuse(path: &str, findings: &[Finding]) -> Result<()> {
     let findings: Vec<String> = findings.iter().map(ToString::to_string).collect();
     ensure!(findings.is_empty(), "{path}: {}", findings.join("; "));
     Ok(())
@@ -178,16 +182,18 @@ fn squid(list: &AllowList) -> String {
     text
 }
 
-/// The users and their rights that every test runs with, the passwords by variables of the server's configuration.
-fn authorization() -> Result<String> {
-    let path = manifests::repository().join("tests/bed/config/nats.conf");
-    let text = read_text(&path)?;
+/// The bus's own settings, and the users with the rights that every test runs with. One file, because a variable of
+/// one is not known in another that it includes.
+fn bus_configuration() -> Result<String> {
+    let server = read_text(&manifests::root().join("components/nats/server.conf"))?;
+    let text = read_text(&manifests::repository().join("tests/bed/config/nats.conf"))?;
     let at = text.find("authorization {").context("the bed's nats.conf has no authorization")?;
     let mut parts = text[at..].split("\"@");
-    let mut out = parts.next().unwrap_or_default().to_owned();
+    let mut out = format!("{server}\n{}", parts.next().unwrap_or_default());
     for part in parts {
-        let (name, rest) = part.split_once("@\"").context("an odd number of @")?;
-        let _ = write!(out, "${name}{rest}");
+        let (password, rest) = part.split_once("@\"").context("an odd number of @")?;
+        // Writing to a String does not fail.
+        let _ = write!(out, "${password}{rest}");
     }
     Ok(out)
 }

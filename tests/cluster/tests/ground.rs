@@ -1,0 +1,154 @@
+//! The cluster with everything of the bench's overlay that is no workload: namespaces, accounts, rights, admission
+//! and network policies.
+
+use std::time::Duration;
+
+use fabrique_bed::{Cluster, wait_until};
+use fabrique_cluster_tests::manifests::{self, BUILDER_IMAGE};
+use fabrique_core::id::TrustDomain;
+use fabrique_kubernetes::config::{Bytes, Isolation, Settings};
+use fabrique_kubernetes::pod::{CONFIG_MAP, PodPlan, builder_pod, config_files, generation};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+/// The namespace of builders in every overlay.
+pub(crate) const BUILDS: &str = "fabrique-builds";
+/// What the API server and the nodes may take on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+/// Kinds that wait for an image of fabrique.
+const WORKLOADS: [&str; 2] = ["Deployment", "CronJob"];
+
+/// A cluster that is prepared, or why there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground {
+    pub(crate) cluster: &'static Cluster,
+}
+
+/// The cluster that all tests share, prepared once.
+#[expect(clippy::print_stdout, reason = "a test that is skipped says so where its output is captured")]
+pub(crate) async fn ground() -> Option<Ground> {
+    static PREPARED: OnceCell<()> = OnceCell::const_new();
+    if let Err(obstacle) = Cluster::possible() {
+        assert!(std::env::var_os("FABRIQUE_STRICT").is_none(), "no cluster here: {obstacle}");
+        println!("SKIP: {obstacle}");
+        return None;
+    }
+    let ground = Ground { cluster: Cluster::shared().await };
+    PREPARED.get_or_init(|| ground.prepare()).await;
+    Some(ground)
+}
+
+impl Ground {
+    async fn prepare(self) {
+        self.apply_bench(|document| !WORKLOADS.contains(&kind(document))).await;
+        // Policies count from a moment after they are made.
+        let mut refused = self.builder(Isolation::Rootless);
+        refused["spec"]["hostNetwork"] = json!(true);
+        let refused = || async { self.try_pod(&refused).await.err() };
+        wait_until("the admission policies to be in force", SOON, refused).await.unwrap();
+        let admitted = || async { self.try_pod(&self.builder(Isolation::Rootless)).await.ok() };
+        wait_until("the list of images to be known", SOON, admitted).await.unwrap();
+    }
+
+    /// Makes those objects of the bench's overlay that are `wanted`, as they are after an installation.
+    pub(crate) async fn apply_bench(self, wanted: impl Fn(&Value) -> bool) {
+        let documents = self.bench().await;
+        let (namespaces, rest): (Vec<_>, Vec<_>) = documents
+            .into_iter()
+            .filter(|document| wanted(document))
+            .partition(|document| kind(document) == "Namespace");
+        for list in [namespaces, rest] {
+            let list = json!({ "apiVersion": "v1", "kind": "List", "items": list });
+            self.cluster.apply(&list.to_string()).await.unwrap();
+        }
+    }
+
+    /// The bench's overlay with the builder's image filled in.
+    pub(crate) async fn bench(self) -> Vec<Value> {
+        let text = manifests::overlay("bench").await.unwrap();
+        manifests::documents(&text.replace(BUILDER_IMAGE, &self.cluster.images().builder)).unwrap()
+    }
+
+    /// A client of the API server. Each test has a runtime of its own, and so needs one of its own.
+    pub(crate) async fn client(self) -> kube::Client {
+        client(self.cluster.kubeconfig()).await
+    }
+
+    /// The bench's settings of builders.
+    pub(crate) fn settings(self) -> Settings {
+        let text = std::fs::read_to_string(manifests::root().join("overlays/bench/config/builders.yaml"));
+        serde_saphyr::from_str(&text.unwrap().replace(BUILDER_IMAGE, &self.cluster.images().builder)).unwrap()
+    }
+
+    /// A pod as the worker makes it, with the bench's settings.
+    pub(crate) fn builder(self, isolation: Isolation) -> Value {
+        self.builder_with(&self.settings(), isolation, 0, "made-up")
+    }
+
+    /// A pod as the worker makes it, in `seat`; `owner` is the uid of what all builders belong to.
+    pub(crate) fn builder_with(
+        self,
+        settings: &Settings,
+        isolation: Isolation,
+        seat: u16,
+        owner: &str,
+    ) -> Value {
+        let plan = PodPlan {
+            settings,
+            isolation,
+            seat,
+            trust: &TrustDomain::parse("atlas").unwrap(),
+            memory: Bytes::mebi(512),
+            secret: &format!("builder-{seat}-tls"),
+            owner: OwnerReference {
+                api_version: "v1".into(),
+                kind: "ConfigMap".into(),
+                name: CONFIG_MAP.into(),
+                uid: owner.into(),
+                ..Default::default()
+            },
+        };
+        let generation = generation(settings, isolation, &config_files(settings).unwrap());
+        serde_json::to_value(builder_pod(&plan, &generation)).unwrap()
+    }
+
+    /// Whether the API server would make this pod; if not, what it says.
+    pub(crate) async fn try_pod(self, pod: &Value) -> Result<(), String> {
+        try_object(self.client().await, pod).await
+    }
+}
+
+/// A document's kind.
+pub(crate) fn kind(document: &Value) -> &str {
+    document["kind"].as_str().unwrap_or_default()
+}
+
+/// A client with a kubeconfig.
+pub(crate) async fn client(kubeconfig: &std::path::Path) -> kube::Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    kube::Client::try_from(config).unwrap()
+}
+
+/// Whether the API server would make an object of a namespace; if not, what it says.
+pub(crate) async fn try_object(client: kube::Client, object: &Value) -> Result<(), String> {
+    let (group, version) = {
+        let api_version = object["apiVersion"].as_str().unwrap();
+        api_version.split_once('/').unwrap_or(("", api_version))
+    };
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind(object)));
+    let namespace = object["metadata"]["namespace"].as_str().unwrap();
+    let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
+    let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    match api.create(&dry_run, &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) => Err(status.message),
+        Err(error) => panic!("the API server does not answer: {error}"),
+    }
+}

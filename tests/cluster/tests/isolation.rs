@@ -1,0 +1,343 @@
+//! Who reaches whom, asked from inside the pods: with the policies of the bench's overlay, and without them.
+//!
+//! A door that is closed proves nothing unless it is open otherwise, so that each is knocked at three times: with the
+//! policies, without, and with them again.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use fabrique_bed::{Cluster, wait_until};
+use fabrique_core::time::Timestamp;
+use fabrique_kubernetes::config::Isolation;
+use fabrique_kubernetes::pki::{BuilderCa, CA_FILE, CERT_FILE, KEY_FILE};
+use fabrique_kubernetes::pod::{CONFIG_MAP, DAEMON_PORT, config_files, pod_name};
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::ground::{BUILDS, Ground, SOON, ground, kind};
+
+/// Images are pulled, and two daemons started, on a machine that may be busy.
+const LATER: Duration = Duration::from_secs(180);
+const METADATA: &str = "169.254.169.254";
+/// The seats of this test's builders, above those of any pool.
+const SEATS: [(u16, Isolation); 2] = [(901, Isolation::Userns), (902, Isolation::Rootless)];
+
+/// A door, and whether it is to be open while the policies are in force.
+type Doors = Vec<(String, u16, bool)>;
+
+/// One test, because it takes the policies away for a moment.
+#[tokio::test]
+async fn builders_reach_dns_gitea_registry_and_listed_hosts_and_only_workers_reach_them() {
+    let Some(ground) = ground().await else { return };
+    let cluster = ground.cluster;
+    let namespace = format!("isolation-{}", std::process::id());
+    cluster.kubectl(&["create", "namespace", &namespace]).await.unwrap();
+    let builders = start_builders(ground).await;
+    let stranger = start_stranger(cluster, &namespace).await;
+    let _outside = listen_outside(cluster);
+    let _caller = TcpListener::bind((Ipv4Addr::new(198, 18, 0, 254), 8443)).await.unwrap();
+    let metadata = serve_metadata(cluster, &namespace).await;
+    let daemon = builders[0].address;
+
+    for (number, builder) in builders.iter().enumerate() {
+        let doors = doors(cluster, &builder.node, builders[1 - number].address, stranger);
+        let answers = knocked(cluster, BUILDS, &builder.name, &doors).await;
+        assert_eq!(answers, expected(&doors), "{} on {}, with the policies", builder.name, builder.node);
+    }
+    way_in(daemon, false).await;
+    assert_eq!(own_pod(cluster, "worker", daemon).await, expected(&own_doors(daemon, true)), "a worker");
+    assert_eq!(own_pod(cluster, "receiver", daemon).await, expected(&own_doors(daemon, false)), "a receiver");
+
+    let builder = &builders[0];
+    let doors = doors(cluster, &builder.node, builders[1].address, stranger);
+    let all_open: BTreeMap<String, bool> = expected(&doors).into_keys().map(|door| (door, true)).collect();
+    cluster.kubectl(&["delete", "networkpolicies", "--all", "--namespace", BUILDS]).await.unwrap();
+    let without = until(cluster, &builder.name, &doors, &all_open).await;
+    let way_in_without = way_in(daemon, true).await;
+    ground.apply_bench(|document| kind(document) == "NetworkPolicy").await;
+    let again = until(cluster, &builder.name, &doors, &expected(&doors)).await;
+    let way_in_again = way_in(daemon, false).await;
+    end(cluster, &namespace, &metadata).await;
+    assert_eq!((without, way_in_without), (all_open, true), "without the policies");
+    assert_eq!((again, way_in_again), (expected(&doors), false), "with the policies again");
+}
+
+/// Waits until a stranger's way into a builder is as `wanted`, and returns how it is in the end.
+async fn way_in(builder: IpAddr, wanted: bool) -> bool {
+    let address = SocketAddr::new(builder, DAEMON_PORT);
+    let dialled = || async { (connects(address).await == wanted).then_some(()) };
+    if wait_until("the way into a builder", SOON, dialled).await.is_ok() { wanted } else { !wanted }
+}
+
+/// Every door of our own pods; `builds` is whether it is a worker, who alone reaches builders.
+fn own_doors(daemon: IpAddr, builds: bool) -> Doors {
+    let at = |host: &str, port, open| (host.to_owned(), port, open);
+    vec![
+        at("gitea", 3000, true),
+        at("registry", 80, true),
+        at("nats", 4222, true),
+        at("198.18.0.11", 6443, true),
+        at(&daemon.to_string(), DAEMON_PORT, builds),
+        // Listed for builders, and for nobody else: what deploys and runs stays inside.
+        at("permitted.example", 443, false),
+        at("forbidden.example", 443, false),
+    ]
+}
+
+/// What a pod with the labels of one of our roles reaches, once its policies are in force.
+async fn own_pod(cluster: &Cluster, role: &str, daemon: IpAddr) -> BTreeMap<String, bool> {
+    let name = format!("isolation-{role}");
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "fabrique", "labels": { "app.kubernetes.io/component": role } },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": false,
+            "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
+            "containers": [{
+                "name": "main", "image": cluster.images().debian, "command": ["sleep", "infinity"],
+                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
+            }],
+        },
+    });
+    cluster.apply(&pod.to_string()).await.unwrap();
+    ready(cluster, "fabrique", &name).await;
+    let doors = own_doors(daemon, role == "worker");
+    let wanted = expected(&doors);
+    let answers = until_in(cluster, "fabrique", &name, &doors, &wanted).await;
+    cluster.kubectl(&["delete", "pod", "--namespace=fabrique", "--now", &name]).await.unwrap();
+    answers
+}
+
+/// Every door, from a builder on `node`; `other` is the other builder.
+fn doors(cluster: &Cluster, node: &str, other: IpAddr, stranger: IpAddr) -> Doors {
+    let at = |host: &str, port, open| (host.to_owned(), port, open);
+    let nodes = ["198.18.0.11", "198.18.0.12", "198.18.0.13"];
+    let own = nodes[cluster.nodes().iter().position(|name| *name == node).unwrap()];
+    vec![
+        // By name, and so by DNS.
+        at("gitea", 3000, true),
+        at("registry", 80, true),
+        at("permitted.example", 443, true),
+        at("permitted.example", 8443, false),
+        at("forbidden.example", 443, false),
+        at("198.19.255.11", 443, false),
+        // The API server, by its Service and by its node; etcd; the kubelets; the node itself.
+        at("198.19.0.1", 443, false),
+        at("198.18.0.11", 6443, false),
+        at("198.18.0.11", 2379, false),
+        at("198.18.0.11", 10250, false),
+        at(own, 10250, false),
+        at(METADATA, 80, false),
+        // The bus, for clients and for who watches it.
+        at("nats", 4222, false),
+        at("198.18.0.4", 8222, false),
+        // Other servers of those that are open for one port.
+        at("198.18.0.2", 3000, false),
+        at(&stranger.to_string(), 8080, false),
+        at(&other.to_string(), DAEMON_PORT, false),
+        // The machine that the tests run on.
+        at("198.18.0.254", 8443, false),
+    ]
+}
+
+fn expected(doors: &Doors) -> BTreeMap<String, bool> {
+    doors.iter().map(|(host, port, open)| (format!("{host}:{port}"), *open)).collect()
+}
+
+/// Knocks at all doors at once, from inside a pod.
+async fn knocked(cluster: &Cluster, namespace: &str, pod: &str, doors: &Doors) -> BTreeMap<String, bool> {
+    let script = r#"for door; do
+  { if timeout 3 bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0##*:}"' "$door" 2>/dev/null; then echo "$door open"; else echo "$door closed"; fi; } &
+done
+wait"#;
+    let doors: Vec<String> = doors.iter().map(|(host, port, _)| format!("{host}:{port}")).collect();
+    let mut args = vec!["exec", "--namespace", namespace, pod, "--", "bash", "-c", script, "knock"];
+    args.extend(doors.iter().map(String::as_str));
+    let told = cluster.kubectl(&args).await.unwrap();
+    let answer = |line: &str| line.split_once(' ').map(|(door, word)| (door.to_owned(), word == "open"));
+    told.lines().filter_map(answer).collect()
+}
+
+async fn until(
+    cluster: &Cluster,
+    builder: &str,
+    doors: &Doors,
+    wanted: &BTreeMap<String, bool>,
+) -> BTreeMap<String, bool> {
+    until_in(cluster, BUILDS, builder, doors, wanted).await
+}
+
+/// Knocks until the answers are `wanted`, and returns the last ones.
+async fn until_in(
+    cluster: &Cluster,
+    namespace: &str,
+    pod: &str,
+    doors: &Doors,
+    wanted: &BTreeMap<String, bool>,
+) -> BTreeMap<String, bool> {
+    let mut last = BTreeMap::new();
+    let knocking = async {
+        loop {
+            last = knocked(cluster, namespace, pod, doors).await;
+            if last == *wanted {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let _ = tokio::time::timeout(SOON, knocking).await;
+    last
+}
+
+async fn connects(address: SocketAddr) -> bool {
+    tokio::time::timeout(Duration::from_secs(3), TcpStream::connect(address))
+        .await
+        .is_ok_and(|result| result.is_ok())
+}
+
+/// A builder that is ready.
+struct Builder {
+    name: String,
+    node: String,
+    address: IpAddr,
+}
+
+/// Builders as the worker makes them, one of each isolation.
+async fn start_builders(ground: Ground) -> Vec<Builder> {
+    let cluster = ground.cluster;
+    let mut settings = ground.settings();
+    settings.resources.cpu = fabrique_kubernetes::config::Millicores(50);
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": CONFIG_MAP, "namespace": BUILDS },
+        "data": config_files(&settings).unwrap(),
+    });
+    cluster.apply(&config.to_string()).await.unwrap();
+    // Their owner must be there, or they are taken for orphans.
+    let owner = get(cluster, BUILDS, "configmap", CONFIG_MAP).await.unwrap();
+    let owner = owner["metadata"]["uid"].as_str().unwrap();
+    let now = Timestamp(u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap());
+    let authority = BuilderCa::generate(now, Duration::from_hours(24)).unwrap();
+    let authority = BuilderCa::from_pem(&authority.certificate, &authority.key, now).unwrap();
+    for (seat, isolation) in SEATS {
+        let identity = authority.server(&pod_name(seat), now, Duration::from_hours(24)).unwrap();
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": format!("builder-{seat}-tls"), "namespace": BUILDS },
+            "stringData": {
+                CA_FILE: authority.certificate(),
+                CERT_FILE: identity.certificate,
+                KEY_FILE: identity.key.expose_secret(),
+            },
+        });
+        cluster.apply(&secret.to_string()).await.unwrap();
+        let gone = ["delete", "pod", "--namespace", BUILDS, "--ignore-not-found", "--now", &pod_name(seat)];
+        cluster.kubectl(&gone).await.unwrap();
+        let pod = ground.builder_with(&settings, isolation, seat, owner);
+        cluster.apply(&pod.to_string()).await.unwrap();
+    }
+    let mut builders = Vec::new();
+    for (seat, _) in SEATS {
+        let pod = ready(cluster, BUILDS, &pod_name(seat)).await;
+        let node = pod["spec"]["nodeName"].as_str().unwrap().to_owned();
+        builders.push(Builder { name: pod_name(seat), node, address: address(&pod) });
+    }
+    builders
+}
+
+async fn get(cluster: &Cluster, namespace: &str, kind: &str, name: &str) -> Option<Value> {
+    let args = ["get", kind, name, "--namespace", namespace, "--output=json"];
+    serde_json::from_str(&cluster.kubectl(&args).await.ok()?).ok()
+}
+
+async fn ready(cluster: &Cluster, namespace: &str, name: &str) -> Value {
+    let what = format!("pod {name} to be ready");
+    let ready = wait_until(&what, LATER, || async {
+        let pod = get(cluster, namespace, "pod", name).await?;
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let ready = conditions.iter().any(|is| is["type"] == "Ready" && is["status"] == "True");
+        ready.then_some(pod)
+    });
+    match ready.await {
+        Ok(pod) => pod,
+        Err(error) => {
+            let pod = get(cluster, namespace, "pod", name).await.unwrap_or_default();
+            panic!("{error}: {:#}", pod["status"]);
+        }
+    }
+}
+
+fn address(pod: &Value) -> IpAddr {
+    pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
+}
+
+/// A pod of somebody else that serves on port 8080.
+async fn start_stranger(cluster: &Cluster, namespace: &str) -> IpAddr {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "stranger", "namespace": namespace },
+        "spec": { "terminationGracePeriodSeconds": 0, "containers": [{
+            "name": "main", "image": cluster.images().busybox,
+            "command": ["httpd", "-f", "-p", "8080"],
+        }] },
+    });
+    cluster.apply(&pod.to_string()).await.unwrap();
+    address(&ready(cluster, namespace, "stranger").await)
+}
+
+/// Listens where the world begins. Ends with what is returned.
+fn listen_outside(cluster: &Cluster) -> tokio::process::Child {
+    let program = "
+import select, socket, sys
+doors = [socket.create_server((host, int(port))) for host, port in (door.split(':') for door in sys.argv[1:])]
+while True:
+    for door in select.select(doors, [], [])[0]:
+        door.accept()[0].close()
+";
+    let mut command = cluster.outside_command().unwrap();
+    command.args(["python3", "-c", program, "198.19.255.10:443", "198.19.255.10:8443", "198.19.255.11:443"]);
+    command.stdin(std::process::Stdio::null()).spawn().unwrap()
+}
+
+/// Gives both workers' nodes the address at which clouds serve metadata, credentials among it: who runs it.
+async fn serve_metadata(cluster: &Cluster, namespace: &str) -> Vec<String> {
+    let script = format!(
+        "ip addr add {METADATA}/32 dev lo; trap 'ip addr del {METADATA}/32 dev lo; exit' TERM; \
+         httpd -f -p {METADATA}:80 & wait"
+    );
+    let workers = cluster.nodes().into_iter().filter(|node| node.starts_with("worker"));
+    let names: Vec<String> = workers.map(|node| format!("metadata-{node}")).collect();
+    for name in &names {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace },
+            "spec": {
+                "hostNetwork": true,
+                "nodeName": name.strip_prefix("metadata-"),
+                "terminationGracePeriodSeconds": 5,
+                "containers": [{
+                    "name": "main", "image": cluster.images().busybox, "command": ["sh", "-c", script],
+                    "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
+                    "readinessProbe": { "tcpSocket": { "host": METADATA, "port": 80 }, "periodSeconds": 1 },
+                }],
+            },
+        });
+        cluster.apply(&pod.to_string()).await.unwrap();
+    }
+    for name in &names {
+        ready(cluster, namespace, name).await;
+    }
+    names
+}
+
+async fn end(cluster: &Cluster, namespace: &str, metadata: &[String]) {
+    let mut pods = vec!["delete", "pod", "--namespace", namespace];
+    pods.extend(metadata.iter().map(String::as_str));
+    cluster.kubectl(&pods).await.unwrap();
+    cluster.kubectl(&["delete", "namespace", "--wait=false", namespace]).await.unwrap();
+    let builders = SEATS.map(|(seat, _)| pod_name(seat));
+    let mut pods = vec!["delete", "pod", "--namespace", BUILDS, "--now"];
+    pods.extend(builders.iter().map(String::as_str));
+    cluster.kubectl(&pods).await.unwrap();
+}
