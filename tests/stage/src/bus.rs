@@ -60,6 +60,15 @@ impl Stage {
         .await
     }
 
+    /// When an app was given back the last time: a number that grows with every change of any app's record, zero
+    /// when it never was claimed.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn served(&self, app: &str) -> Result<u64> {
+        last(&self.bus().await?, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await
+    }
+
     /// The builds of an app, oldest first.
     ///
     /// # Errors
@@ -151,8 +160,13 @@ impl Stage {
 }
 
 async fn wanted(bus: &Context, app: &str) -> Result<u64> {
-    let stream = bus.get_stream_no_info("FABRIQUE_WAKE").await?;
-    match stream.get_last_raw_message_by_subject(&format!("fabrique.wake.{app}")).await {
+    last(bus, "FABRIQUE_WAKE", &format!("fabrique.wake.{app}")).await
+}
+
+/// The sequence of the newest message on a subject, zero when there is none.
+async fn last(bus: &Context, stream: &str, subject: &str) -> Result<u64> {
+    let stream = bus.get_stream_no_info(stream).await?;
+    match stream.get_last_raw_message_by_subject(subject).await {
         Ok(message) => Ok(message.sequence),
         Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(0),
         Err(error) => Err(error.into()),
