@@ -509,7 +509,8 @@ impl Pool {
     #[must_use]
     pub fn holds_something(&self) -> bool {
         self.daemons.values().any(|tracked| match tracked.used {
-            Use::None | Use::Deleting => false,
+            Use::Deleting => false,
+            Use::None => self.rules.me_on(&tracked.daemon),
             Use::Claiming(_) | Use::Held | Use::Kept | Use::Releasing => true,
         })
     }

@@ -1,10 +1,15 @@
 //! How pods end, or never begin, and what is said about it.
 
-use fabrique_ports::builder::{Autopsy, Placed, Placement};
+use std::collections::BTreeSet;
+
+use fabrique_core::id::AppName;
+use fabrique_kubernetes::config::{AppMemory, Bytes};
+use fabrique_kubernetes::rbac::RULES;
+use fabrique_ports::builder::{Autopsy, Condition, Placed, Placement};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, EvictParams};
 
-use crate::ground::{Ground, lease, need};
+use crate::ground::{Ground, eventually, lease, need};
 
 #[tokio::test]
 async fn a_deletion_and_an_eviction_under_a_build_are_told_apart() {
@@ -19,7 +24,20 @@ async fn a_deletion_and_an_eviction_under_a_build_are_told_apart() {
     let pods: Api<Pod> = Api::namespaced(ground.admin().await, &ground.namespace);
     pods.evict(&evicted.daemon.name, &EvictParams::default()).await.unwrap();
     assert_eq!(placement.autopsy(&evicted.daemon).await, Autopsy::Died("was evicted".into()));
-    ground.end().await;
+    // By now everything has been done that needs a right: none is there for nothing.
+    placement.release(deleted, Condition::Doubt).await;
+    placement.release(evicted, Condition::Doubt).await;
+    let third = lease(&placement, "three").await;
+    placement.release(third, Condition::Doubt).await;
+    // Server-side apply is a patch, which needs the right to create too.
+    let implied = ("create".to_owned(), "configmaps".to_owned());
+    let rights: BTreeSet<(String, String)> = RULES
+        .iter()
+        .flat_map(|rule| rule.verbs.iter().map(|verb| ((*verb).to_owned(), rule.resource.to_owned())))
+        .filter(|right| *right != implied)
+        .collect();
+    eventually("every right is used", async || ground.asked().into_iter().collect::<BTreeSet<_>>() == rights)
+        .await;
 }
 
 #[tokio::test]
@@ -27,11 +45,31 @@ async fn a_daemon_that_ends_by_itself_is_told() {
     let Some(ground) = Ground::with_policies("userns").await else { return };
     let placement = ground.placement("worker-1").await;
     let leased = lease(&placement, "citation").await;
-    // Process 1 of the container ignores what it does not handle, but from the kernel's parent namespace.
     ground.kubectl(&["exec", &leased.daemon.name, "--", "bash", "-c", "kill -TERM 1"]).await;
     let autopsy = placement.autopsy(&leased.daemon).await;
     assert!(matches!(&autopsy, Autopsy::Died(why) if why.contains("exit code")), "{autopsy:?}");
-    ground.end().await;
+}
+
+/// The kernel takes the daemon for the worst offender, as it would in a build that fills the daemon's own memory.
+#[tokio::test]
+async fn a_daemon_that_is_killed_for_memory_is_told_and_the_next_one_has_more() {
+    let Some(mut ground) = Ground::with_policies("userns").await else { return };
+    let limit = AppMemory { start: None, limit: Bytes::mebi(400) };
+    ground.settings.apps.insert(AppName::parse("citation").unwrap(), limit);
+    let placement = ground.placement("worker-1").await;
+    let leased = lease(&placement, "citation").await;
+    // Many small ones, or the kernel would take the hog and leave the daemon.
+    let hogs = r"echo 1000 > /proc/1/oom_score_adj
+        for _ in {1..60}; do (x=$(head -c 8M /dev/zero | tr '\0' a); sleep 60) & done; wait";
+    let _ = ground
+        .cluster
+        .kubectl(&["exec", "--namespace", &ground.namespace, &leased.daemon.name, "--", "bash", "-c", hogs])
+        .await;
+    assert_eq!(placement.autopsy(&leased.daemon).await, Autopsy::OutOfMemory);
+    placement.release(leased, Condition::Doubt).await;
+    let next = lease(&placement, "citation").await;
+    let pod = ground.pod(&next.daemon.name).await;
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"]["memory"], "400Mi");
 }
 
 #[tokio::test]
@@ -43,7 +81,6 @@ async fn without_a_network_policy_no_builder_becomes_ready() {
         panic!("a builder is ready that everybody can talk through")
     };
     assert!(why.contains("network policy"), "{why}");
-    ground.end().await;
 }
 
 #[tokio::test]
@@ -55,5 +92,4 @@ async fn a_builder_that_no_node_takes_is_explained_by_the_scheduler() {
         panic!("scheduled")
     };
     assert!(why.contains("nodes are available"), "{why}");
-    ground.end().await;
 }

@@ -89,8 +89,13 @@ impl Ground {
 
     /// With the policies in force.
     pub(crate) async fn with_policies(isolation: &str) -> Option<Self> {
+        Self::with_list(isolation, &AllowList::default()).await
+    }
+
+    /// With the policies of this list in force.
+    pub(crate) async fn with_list(isolation: &str, list: &AllowList) -> Option<Self> {
         let ground = Self::new(isolation).await?;
-        let policies = policies::builders(&ground.peers(), &AllowList::default());
+        let policies = policies::builders(&ground.peers(), list);
         ground.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": policies })).await;
         Some(ground)
     }
@@ -151,6 +156,12 @@ impl Ground {
         serde_json::from_str(&self.kubectl(&["get", "pod", name, "--output", "json"]).await).unwrap()
     }
 
+    /// Which pod has this name, if any.
+    pub(crate) async fn uid(&self, name: &str) -> String {
+        self.kubectl(&["get", "pod", name, "--ignore-not-found", "--output", "jsonpath={.metadata.uid}"])
+            .await
+    }
+
     /// The names of all pods.
     pub(crate) async fn pods(&self) -> Vec<String> {
         let list: Value =
@@ -176,24 +187,35 @@ impl Ground {
         ClientCertificates::new(self.ca.clone(), "worker-1".into())
     }
 
-    /// How many requests the worker's account has made.
-    pub(crate) fn requests(&self) -> usize {
-        let log = std::fs::read_to_string(self.cluster.audit_log()).unwrap();
-        let user = format!("system:serviceaccount:{}:worker", self.namespace);
-        log.lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .filter(|event| event["user"]["username"] == user.as_str() && event["verb"] != "watch")
-            .filter(|event| event["stage"] == "ResponseComplete")
-            .count()
+    /// What the worker's account has asked for: verb and resource.
+    pub(crate) fn asked(&self) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.audited().map(|event| (text(&event["verb"]), text(&event["objectRef"]["resource"]))).collect()
     }
 
-    /// Removes everything; pods do not outlive their namespace.
-    pub(crate) async fn end(self) {
-        let namespace = &self.namespace;
-        let args = ["delete", "--wait=false", "namespace", namespace];
-        self.cluster.kubectl(&args).await.unwrap();
-        for kind in ["clusterrole", "clusterrolebinding"] {
-            self.cluster.kubectl(&["delete", kind, namespace]).await.unwrap();
+    /// How many requests the worker's account has made, but for its watch.
+    pub(crate) fn requests(&self) -> usize {
+        self.audited().filter(|event| event["verb"] != "watch").count()
+    }
+
+    fn audited(&self) -> impl Iterator<Item = Value> {
+        let user = format!("system:serviceaccount:{}:worker", self.namespace);
+        let log = std::fs::read_to_string(self.cluster.audit_log()).unwrap();
+        let events: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        events.into_iter().filter(move |event| {
+            let ended = event["stage"] == "ResponseComplete" || event["verb"] == "watch";
+            ended && event["user"]["username"] == user.as_str()
+        })
+    }
+}
+
+/// Pods do not outlive their namespace, whether the test went well or not.
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for kind in ["namespace", "clusterrole", "clusterrolebinding"] {
+            let mut kubectl = self.cluster.kubectl_command().into_std();
+            kubectl.args(["delete", "--wait=false", kind, &self.namespace]);
+            let _ = kubectl.output();
         }
     }
 }

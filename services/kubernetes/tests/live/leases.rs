@@ -27,7 +27,6 @@ async fn a_cold_pod_is_leased_and_builds(isolation: &str) {
 
     placement.release(leased, Condition::Clean).await;
     assert!(placement.drain(Duration::from_secs(10)).await);
-    ground.end().await;
 }
 
 /// A Dockerfile with a step, by the daemon's own command line.
@@ -77,7 +76,6 @@ async fn a_warm_daemon_costs_two_requests_and_is_adopted_after_a_restart() {
     assert_eq!(ground.pods().await, ["builder-0"]);
     let pod = ground.pod("builder-0").await;
     assert_eq!(pod["metadata"]["annotations"]["fabrique/builds"], "3");
-    ground.end().await;
 }
 
 #[tokio::test]
@@ -92,7 +90,6 @@ async fn two_workers_never_hold_one_daemon_and_share_the_bound() {
     // What one gives back the other gets.
     let (third, ()) = tokio::join!(lease(&two, "citation"), one.release(first.clone(), Condition::Clean));
     assert_eq!(third.daemon, first.daemon);
-    ground.end().await;
 }
 
 #[tokio::test]
@@ -100,17 +97,14 @@ async fn what_a_dead_worker_held_is_recycled_and_a_doubt_too() {
     let Some(ground) = Ground::with_policies("userns").await else { return };
     let dead = ground.placement("worker-1").await;
     let held = lease(&dead, "citation").await;
-    let before = ground.pod(&held.daemon.name).await["metadata"]["uid"].clone();
+    let before = ground.uid(&held.daemon.name).await;
     drop(dead);
     let living = ground.placement("worker-2").await;
-    eventually("the abandoned daemon is gone", async || {
-        ground.pods().await.is_empty() || ground.pod(&held.daemon.name).await["metadata"]["uid"] != before
-    })
-    .await;
+    let gone = async || ground.uid(&held.daemon.name).await != before;
+    eventually("the abandoned daemon is gone", gone).await;
     let doubted = lease(&living, "citation").await;
-    let uid = ground.pod(&doubted.daemon.name).await["metadata"]["uid"].clone();
+    let uid = ground.uid(&doubted.daemon.name).await;
     living.release(doubted, Condition::Doubt).await;
     let fresh = lease(&living, "citation").await;
-    assert_ne!(ground.pod(&fresh.daemon.name).await["metadata"]["uid"], uid);
-    ground.end().await;
+    assert_ne!(ground.uid(&fresh.daemon.name).await, uid);
 }

@@ -4,3 +4,4 @@ mod dial;
 mod ends;
 mod ground;
 mod leases;
+mod walls;
