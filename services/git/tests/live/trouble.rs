@@ -7,12 +7,12 @@ use fabrique_bed::Bed;
 use fabrique_core::relation::Relation;
 use fabrique_git::{GitDeployments, GitHistory};
 use fabrique_ports::deployments::{CommitFate, Deployments, PushOutcome};
-use fabrique_ports::source::SourceHistory;
+use fabrique_ports::source::{ChangedPaths, SourceHistory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use url::Url;
 
-use crate::support::{Apps, Folder, gitea, repo, texts, write, writing};
+use crate::support::{Apps, Folder, gitea, repo, revision, texts, write, writing};
 
 #[tokio::test]
 async fn whatever_a_dying_forge_leaves_can_be_read_back() {
@@ -252,5 +252,30 @@ async fn two_processes_worth_of_adapters_share_a_state_directory() {
     let asked = histories.iter().map(|history| history.relation(&app, &one, &two));
     for relation in futures::future::join_all(asked).await {
         assert_eq!(relation.unwrap(), Relation::Ahead);
+    }
+}
+
+#[tokio::test]
+async fn what_was_prefetched_is_compared_without_the_forge() {
+    let bed = Bed::builder().gitea().start().await.unwrap();
+    let apps = Apps::new(bed.gitea(), "ahead").await;
+    let history = GitHistory::new(apps.config.clone()).unwrap();
+    let app = repo("ahead/apps");
+    let deployed = revision(&apps.work.head().await.unwrap());
+    history.prefetch(&app, &deployed).await.unwrap();
+    let mut heads = Vec::new();
+    for content in ["1", "2"] {
+        apps.work.write("file", content).await.unwrap();
+        heads.push(revision(&apps.work.commit("Change").await.unwrap()));
+        apps.work.push().await.unwrap();
+        history.prefetch(&app, heads.last().unwrap()).await.unwrap();
+    }
+    // One that the forge does not have is nothing to stop for.
+    history.prefetch(&app, &revision(&"ab".repeat(20))).await.unwrap();
+    bed.gitea().peer().stop().await.unwrap();
+    for head in &heads {
+        assert_eq!(history.relation(&app, &deployed, head).await.unwrap(), Relation::Ahead);
+        let changed = history.changed_paths(&app, &deployed, head).await.unwrap();
+        assert_eq!(changed, ChangedPaths::These(vec!["file".to_owned()]));
     }
 }
