@@ -49,10 +49,12 @@ async fn main() -> Result<()> {
     match Arguments::parse().command {
         Action::Build { groups } => {
             let cache = Cache::open()?;
-            for product in Product::ALL.into_iter().filter(|product| groups.contains(&product.group())) {
-                let state = if cache.has(product) { "cached" } else { "built" };
-                ensure(&cache, &[product])?;
-                writeln!(out, "{product}: {state}")?;
+            let wanted: Vec<_> =
+                Product::ALL.into_iter().filter(|product| groups.contains(&product.group())).collect();
+            let cached: Vec<_> = wanted.iter().map(|product| cache.has(*product)).collect();
+            ensure(&cache, &wanted)?;
+            for (product, cached) in wanted.iter().zip(cached) {
+                writeln!(out, "{product}: {}", if cached { "cached" } else { "built" })?;
             }
         }
         Action::Paths => {

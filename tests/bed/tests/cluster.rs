@@ -235,6 +235,26 @@ async fn pods_resolve_the_servers_beside_the_cluster_and_its_services() {
 }
 
 #[tokio::test]
+async fn a_pod_reaches_the_world_that_a_test_makes() {
+    let Some(cluster) = cluster().await else { return };
+    let namespace = namespace(cluster, "world").await.unwrap();
+    run(cluster, &namespace, "probe", "", SLEEP).await.unwrap();
+    let ask = "curl --silent --fail --max-time 5 http://permitted.example:8000/";
+    assert!(exec(cluster, &namespace, "probe", ask).await.is_err(), "nothing serves there yet");
+    let world = tempfile::tempdir().unwrap();
+    std::fs::write(world.path().join("index.html"), "hello from the world").unwrap();
+    let mut command = cluster.outside_command().unwrap();
+    command.args(["python3", "-m", "http.server", "--bind", "198.19.255.10", "8000"]);
+    let mut server = command.current_dir(world.path()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    wait_until("the world to answer", SOON, || async {
+        exec(cluster, &namespace, "probe", ask).await.ok().filter(|text| text == "hello from the world")
+    })
+    .await
+    .unwrap();
+    server.kill().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_service_account_can_do_what_its_role_says_and_no_more() {
     let Some(cluster) = cluster().await else { return };
     let namespace = namespace(cluster, "account").await.unwrap();

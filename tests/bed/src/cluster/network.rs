@@ -12,8 +12,7 @@ use tokio::process::Command;
 
 use super::namespace::Namespace;
 use super::plan::{
-    self, ARGOCD, CALLER, GITEA, HUB, LINK_BITS, NATS, NODES, Node, OUTSIDE, OUTSIDE_HUB, OUTSIDE_RANGE,
-    RANGE, REGISTRY,
+    self, ARGOCD, CALLER, GITEA, HUB, LINK_BITS, NATS, NODES, Node, OUTSIDE, OUTSIDE_HUB, RANGE, REGISTRY,
 };
 use crate::spawn::Entry;
 
@@ -63,11 +62,9 @@ pub(crate) async fn connect(hub: &Namespace, outside: &Namespace, nodes: &[Names
 }
 
 fn of_node(node: &Node) -> Result<String> {
-    let mut lines = format!(
-        "link set lo up\naddr add {}/{LINK_BITS} dev eth0\nlink set eth0 up\nroute add {OUTSIDE_RANGE} via {HUB}\n",
-        node.address
-    );
-    // The API server's Service needs a route before its address is translated.
+    let mut lines =
+        format!("link set lo up\naddr add {}/{LINK_BITS} dev eth0\nlink set eth0 up\n", node.address);
+    // Also for Services: an address needs a route before it is translated.
     writeln!(lines, "route add default via {HUB}")?;
     for other in NODES.iter().filter(|other| other.name != node.name) {
         writeln!(lines, "route add {} via {}", other.pods(), other.address)?;

@@ -35,8 +35,7 @@ pub(crate) const SERVICES: &str = "198.19.0.0/17";
 pub(crate) const API_SERVICE: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 pub(crate) const DNS_SERVICE: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 10);
 
-/// A network behind the hub that is not the cluster's: what the internet is to it.
-pub(crate) const OUTSIDE_RANGE: &str = "198.19.255.0/24";
+/// The hub's own address on a network behind it that is not the cluster's: what the internet is to it.
 pub(crate) const OUTSIDE_HUB: Ipv4Addr = Ipv4Addr::new(198, 19, 255, 1);
 /// Two hosts there: one for what a test permits, one for what it does not.
 pub(crate) const OUTSIDE: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 255, 10), Ipv4Addr::new(198, 19, 255, 11)];
@@ -102,7 +101,8 @@ mod tests {
     #[test]
     fn every_address_lies_in_its_range_and_no_two_ranges_meet() {
         let link = format!("198.18.0.0/{LINK_BITS}");
-        let mut ranges = vec![link.as_str(), PODS, SERVICES, OUTSIDE_RANGE];
+        let outside = format!("198.19.255.0/{LINK_BITS}");
+        let mut ranges = vec![link.as_str(), PODS, SERVICES, &outside];
         ranges.sort_by_key(|range| ends(range));
         assert!(ranges.iter().all(|range| lies_in(range, RANGE)));
         assert!(ranges.windows(2).all(|pair| ends(pair[0]).1 < ends(pair[1]).0), "{ranges:?}");
@@ -110,7 +110,9 @@ mod tests {
         let nodes = NODES.iter().map(|node| node.address);
         assert!(servers.chain(nodes).all(|address| lies_in(&format!("{address}/32"), &link)));
         assert!([API_SERVICE, DNS_SERVICE].iter().all(|address| lies_in(&format!("{address}/32"), SERVICES)));
-        assert!(OUTSIDE.iter().all(|address| lies_in(&format!("{address}/32"), OUTSIDE_RANGE)));
+        assert!(
+            OUTSIDE.iter().chain(&[OUTSIDE_HUB]).all(|address| lies_in(&format!("{address}/32"), &outside))
+        );
         assert!(NODES.iter().all(|node| lies_in(&node.pods(), PODS)));
     }
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -27,6 +28,9 @@ pub(crate) use system::{Account, search_path, user_namespaces_restricted};
 const RECIPE: &str = "1";
 const HEARTBEAT: Duration = Duration::from_secs(30);
 const LONGEST_COMMAND: Duration = Duration::from_secs(45 * 60);
+/// How many products are built at a time. A compiler uses every core by itself; while one product is downloaded or
+/// linked, it is another one's.
+const AT_ONCE: usize = 2;
 /// Below this much free space the Go build cache, which has done its work, is given up.
 const LOW_DISK: u64 = 10 << 30;
 
@@ -83,29 +87,48 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// Builds those of `products` that the cache lacks, in the order given, with progress on standard error. Installs
-/// the Debian packages and makes the user that they need.
+/// Builds those of `products` that the cache lacks, with progress on standard error. Installs the Debian packages
+/// and makes the user that they need.
 ///
 /// # Errors
 /// When a tool is missing and cannot be installed, or a build fails (with the end of its output).
 pub fn ensure(cache: &Cache, products: &[Product]) -> Result<()> {
-    system::prepare(products, products.iter().all(|product| cache.has(*product)))?;
-    let mut built = false;
-    for product in products.iter().filter(|product| !cache.has(**product)) {
-        build(cache, *product).with_context(|| format!("building {product}"))?;
-        built = true;
+    let missing: Vec<Product> = products.iter().copied().filter(|product| !cache.has(*product)).collect();
+    system::prepare(products, missing.is_empty())?;
+    if missing.is_empty() {
+        return Ok(());
     }
-    if built {
-        spare_disk(cache)?;
-    }
-    Ok(())
+    let queue = Mutex::new(missing.into_iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(product) = next() {
+            build(cache, product).with_context(|| format!("building {product}")).inspect_err(|_| {
+                // Nobody is to wait for the rest: nothing can be started without this one.
+                while next().is_some() {}
+            })?;
+        }
+        anyhow::Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let outcomes: Vec<Result<()>> = workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        outcomes.into_iter().collect::<Result<()>>()
+    })?;
+    spare_disk(cache)
 }
 
 fn build(cache: &Cache, product: Product) -> Result<()> {
+    for needed in product.needs() {
+        // Another thread may be at it, and is then waited for.
+        build(cache, *needed).with_context(|| format!("building {needed}"))?;
+    }
     let target = cache.folder(product);
     let lock = File::create(cache.root.join(format!("{}.lock", product.name())))?;
     if lock.try_lock().is_err() {
-        say(&format!("{product}: waiting for another process that builds it"));
+        say(&format!("{product}: waiting for who builds it already"));
         lock.lock()?;
     }
     if cache.has(product) {

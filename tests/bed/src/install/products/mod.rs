@@ -92,7 +92,7 @@ impl fmt::Display for Product {
 }
 
 impl Product {
-    /// All of them, quick ones of a group first; a product comes after those that its build uses.
+    /// All of them, quick ones of a group first.
     pub const ALL: [Self; 20] = [
         Self::Nats,
         Self::Busybox,
@@ -191,6 +191,32 @@ impl Product {
             Self::Argocd => cluster::ARGOCD,
             Self::Kustomize => cluster::KUSTOMIZE,
             Self::Debian => "minbase",
+        }
+    }
+
+    /// The products that its build uses.
+    pub(crate) fn needs(self) -> &'static [Self] {
+        match self {
+            Self::GiteaData => &[Self::Gitea],
+            Self::Builder => &[Self::Buildkit, Self::Rootlesskit, Self::Runc],
+            Self::Nats
+            | Self::Registry
+            | Self::Rootlesskit
+            | Self::Buildkit
+            | Self::Gitea
+            | Self::Busybox
+            | Self::NatsCli
+            | Self::Etcd
+            | Self::Kubernetes
+            | Self::Kubectl
+            | Self::Containerd
+            | Self::Runc
+            | Self::Cni
+            | Self::KubeRouter
+            | Self::Coredns
+            | Self::Argocd
+            | Self::Kustomize
+            | Self::Debian => &[],
         }
     }
 
