@@ -64,7 +64,11 @@ impl BuildkitBuilder {
             config.secrets_dir.map(|dir| Arc::new(DirectorySecrets::new(dir)) as Arc<dyn SecretStore>);
         Ok(Self {
             git: GitBase::new(&config.git_base)?,
-            permitted: Permitted::new(&config.permitted_bases, &config.permitted_hosts)?,
+            permitted: Permitted::new(
+                &config.permitted_bases,
+                &config.permitted_hosts,
+                &config.permitted_hosts_of,
+            )?,
             dialer: Dialer { tls: config.tls, connect: config.patience.connect },
             default_token: config.git_token,
             tokens: tokens.map(|(org, token)| (org.to_ascii_lowercase(), token)).collect(),

@@ -6,10 +6,11 @@ use std::time::Duration;
 use bollard_buildkit_proto::moby::buildkit::v1::control_client::ControlClient;
 use fabrique_ports::builder::Daemon;
 use hyper_util::rt::TokioIo;
+use secrecy::ExposeSecret;
 use tokio::net::UnixStream;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
 
-use crate::config::TlsFiles;
+use crate::config::{IssuedTls, Tls, TlsFiles};
 use crate::error::BuildkitError;
 
 /// BuildKit's own limit on messages; tonic's is 4 MiB.
@@ -24,7 +25,7 @@ pub(crate) type Control = ControlClient<Channel>;
 /// Opens connections, one for each build.
 #[derive(Debug, Clone)]
 pub(crate) struct Dialer {
-    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) connect: Duration,
 }
 
@@ -62,8 +63,17 @@ impl Dialer {
             .map_err(|_| BuildkitError::Address { address: daemon.address.clone() })?
             .connect_timeout(self.connect)
             .tcp_keepalive(Some(TCP_KEEPALIVE));
-        if let Some(files) = &self.tls {
-            let tls = client_tls(files, daemon.tls_name.as_deref()).await?;
+        if let Some(tls) = &self.tls {
+            let mut tls = match tls {
+                Tls::Files(files) => from_files(files).await?,
+                Tls::Issued(issuer) => issuer
+                    .issue()
+                    .map(|issued| from_memory(&issued))
+                    .map_err(|problem| BuildkitError::Config { key: "client certificate", problem })?,
+            };
+            if let Some(name) = &daemon.tls_name {
+                tls = tls.domain_name(name);
+            }
             endpoint = endpoint
                 .tls_config(tls)
                 .map_err(|source| BuildkitError::Tls { daemon: daemon.name.clone(), source })?;
@@ -76,13 +86,16 @@ fn connect_error(daemon: &Daemon, source: tonic::transport::Error) -> BuildkitEr
     BuildkitError::Connect { daemon: daemon.name.clone(), address: daemon.address.clone(), source }
 }
 
-async fn client_tls(files: &TlsFiles, name: Option<&str>) -> Result<ClientTlsConfig, BuildkitError> {
+fn from_memory(issued: &IssuedTls) -> ClientTlsConfig {
+    ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&issued.ca))
+        .identity(Identity::from_pem(&issued.cert, issued.key.expose_secret()))
+}
+
+async fn from_files(files: &TlsFiles) -> Result<ClientTlsConfig, BuildkitError> {
     let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca).await?));
     if let Some(identity) = &files.identity {
         tls = tls.identity(Identity::from_pem(read(&identity.cert).await?, read(&identity.key).await?));
-    }
-    if let Some(name) = name {
-        tls = tls.domain_name(name);
     }
     Ok(tls)
 }

@@ -1,9 +1,12 @@
 //! What the adapter is told once, at the start.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fabrique_core::id::AppName;
 use secrecy::SecretString;
 use url::Url;
 
@@ -24,8 +27,10 @@ pub struct BuildkitConfig {
     pub permitted_bases: Vec<String>,
     /// Hosts (`host[:port]`) that `ADD https://…`, and RUN steps behind the daemon's proxy network, may reach.
     pub permitted_hosts: Vec<String>,
+    /// What single apps may reach beyond these.
+    pub permitted_hosts_of: BTreeMap<AppName, Vec<String>>,
     /// TLS for `tcp://` daemons. Unix sockets never use it.
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<Tls>,
     /// Build secrets, one file each: `<dir>/<app>/<name>`.
     pub secrets_dir: Option<PathBuf>,
     /// Bounds on what a build may print.
@@ -46,6 +51,7 @@ impl BuildkitConfig {
             git_tokens: BTreeMap::new(),
             permitted_bases: Vec::new(),
             permitted_hosts: Vec::new(),
+            permitted_hosts_of: BTreeMap::new(),
             tls: None,
             secrets_dir: None,
             logs: LogLimits::default(),
@@ -53,6 +59,35 @@ impl BuildkitConfig {
             patience: Patience::default(),
         }
     }
+}
+
+/// Where certificates come from.
+#[derive(Debug, Clone)]
+pub enum Tls {
+    /// From files.
+    Files(TlsFiles),
+    /// From whoever issues them, asked for every connection.
+    Issued(Arc<dyn IssueTls>),
+}
+
+/// Issues what a client of daemons needs, from memory.
+pub trait IssueTls: fmt::Debug + Send + Sync {
+    /// A certificate that is good for now.
+    ///
+    /// # Errors
+    /// Why there is none, for people.
+    fn issue(&self) -> Result<IssuedTls, String>;
+}
+
+/// A client's identity and whom it believes, in PEM.
+#[derive(Debug, Clone)]
+pub struct IssuedTls {
+    /// The authorities that may have signed a daemon's certificate.
+    pub ca: String,
+    /// What we show.
+    pub cert: String,
+    /// Its private key.
+    pub key: SecretString,
 }
 
 /// Certificates in PEM files, read again for every connection so that rotated ones count at once.

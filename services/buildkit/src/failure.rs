@@ -313,7 +313,8 @@ mod tests {
     }
 
     fn judged(status: &Status, steps: &Steps) -> Verdict {
-        let permitted = Permitted::new(&["registry:80".into()], &[]).unwrap();
+        let permitted =
+            Permitted::new(&["registry:80".into()], &[], &std::collections::BTreeMap::new()).unwrap();
         judge(status, steps, &Redactor::default(), &permitted, "bk-0")
     }
 

@@ -36,7 +36,9 @@ mod text;
 mod version;
 
 pub use builder::BuildkitBuilder;
-pub use config::{BuildkitConfig, LogLimits, Patience, Provenance, TlsFiles, TlsIdentity};
+pub use config::{
+    BuildkitConfig, IssueTls, IssuedTls, LogLimits, Patience, Provenance, Tls, TlsFiles, TlsIdentity,
+};
 pub use error::BuildkitError;
 pub use placement::{StaticDaemon, StaticPlacement, StaticSettings};
 pub use secrets::{DirectorySecrets, SECRET_LIMIT, SecretStore, SecretValue};

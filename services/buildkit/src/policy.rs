@@ -4,9 +4,13 @@
 //! 0.34.2: the git context, base images, `COPY --from=image` and `ADD <url>` are judged; `FROM scratch`, stages
 //! and the built-in frontend are not sources at all.
 
+use std::collections::BTreeMap;
+
 use bollard_buildkit_proto::moby::buildkit::v1::sourcepolicy::{
     AttrConstraint, AttrMatch, MatchType, Policy, PolicyAction, Rule, Selector,
 };
+
+use fabrique_core::id::AppName;
 
 use crate::error::BuildkitError;
 use crate::solve::GitSource;
@@ -19,11 +23,16 @@ const VERSION: i64 = 1;
 pub(crate) struct Permitted {
     bases: Vec<String>,
     hosts: Vec<String>,
+    hosts_of: BTreeMap<AppName, Vec<String>>,
 }
 
 impl Permitted {
     /// Checks that no entry could mean more than it says.
-    pub(crate) fn new(bases: &[String], hosts: &[String]) -> Result<Self, BuildkitError> {
+    pub(crate) fn new(
+        bases: &[String],
+        hosts: &[String],
+        hosts_of: &BTreeMap<AppName, Vec<String>>,
+    ) -> Result<Self, BuildkitError> {
         let checked = |key: &'static str, entries: &[String]| {
             let entries = entries.iter().map(|entry| entry.trim_end_matches('/').to_owned());
             let entries: Vec<String> = entries.collect();
@@ -37,7 +46,18 @@ impl Permitted {
                 None => Ok(entries),
             }
         };
-        Ok(Self { bases: checked("permitted bases", bases)?, hosts: checked("permitted hosts", hosts)? })
+        let of_app = |(app, hosts): (&AppName, &Vec<String>)| {
+            checked("permitted hosts of an app", hosts).map(|hosts| (app.clone(), hosts))
+        };
+        Ok(Self {
+            bases: checked("permitted bases", bases)?,
+            hosts: checked("permitted hosts", hosts)?,
+            hosts_of: hosts_of.iter().map(of_app).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn hosts(&self, app: &AppName) -> impl Iterator<Item = &String> {
+        self.hosts.iter().chain(self.hosts_of.get(app).into_iter().flatten())
     }
 
     /// The permitted bases for people.
@@ -53,15 +73,15 @@ fn is_plain(entry: &str) -> bool {
         && !entry.starts_with('/')
 }
 
-/// Nothing, then exactly this repository at this commit, the permitted bases and the permitted hosts.
-pub(crate) fn policy(source: &GitSource, permitted: &Permitted) -> Policy {
+/// Nothing, then exactly this repository at this commit, the permitted bases and the hosts that `app` may reach.
+pub(crate) fn policy(source: &GitSource, app: &AppName, permitted: &Permitted) -> Policy {
     let mut rules = vec![rule(PolicyAction::Deny, MatchType::Wildcard, "*", vec![])];
     let pinned =
         vec![constraint("git.checksum", source.revision.as_str()), constraint("git.fullurl", &source.remote)];
     rules.push(rule(PolicyAction::Allow, MatchType::Exact, &source.identifier, pinned));
     let wildcard = |pattern: String| rule(PolicyAction::Allow, MatchType::Wildcard, &pattern, vec![]);
     rules.extend(permitted.bases.iter().map(|base| wildcard(format!("docker-image://{base}/*"))));
-    for host in &permitted.hosts {
+    for host in permitted.hosts(app) {
         rules.extend(["http", "https"].map(|scheme| wildcard(format!("{scheme}://{host}/*"))));
     }
     Policy { version: VERSION, rules }
@@ -81,7 +101,7 @@ mod tests {
     use super::*;
 
     fn permitted(bases: &[&str]) -> Result<Permitted, BuildkitError> {
-        Permitted::new(&bases.iter().map(|&base| base.to_owned()).collect::<Vec<_>>(), &[])
+        Permitted::new(&bases.iter().map(|&base| base.to_owned()).collect::<Vec<_>>(), &[], &BTreeMap::new())
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(crate) fn solve_request(
         frontend: FRONTEND.to_owned(),
         frontend_attrs: frontend_attributes(request, source, provenance),
         exporters: vec![exporter(request)],
-        source_policy: Some(policy(source, permitted)),
+        source_policy: Some(policy(source, &request.app, permitted)),
         // Kept out of the daemon's build history, which costs 30 to 90 ms at the end of every build and disk for
         // its logs: fabrique keeps its own.
         internal: true,
@@ -203,8 +203,14 @@ mod tests {
     fn solve(request: &BuildRequest, provenance: Provenance) -> SolveRequest {
         let base = GitBase::new(&"http://gitea:3000/git".parse().unwrap()).unwrap();
         let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
-        let permitted = Permitted::new(&["registry:80".into()], &["pypi.example".into()]).unwrap();
+        let permitted =
+            Permitted::new(&["registry:80".into()], &["pypi.example".into()], &hosts_of()).unwrap();
         solve_request(request, &source, &permitted, provenance, "ref", "session")
+    }
+
+    fn hosts_of() -> BTreeMap<AppName, Vec<String>> {
+        let of = |app: &str, host: &str| (AppName::parse(app).unwrap(), vec![host.to_owned()]);
+        BTreeMap::from([of("citation", "models.example"), of("other", "other.example")])
     }
 
     fn shown(solve: &SolveRequest) -> String {

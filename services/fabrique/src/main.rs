@@ -1,6 +1,7 @@
 //! fabrique, the binary: command line, configuration, wiring, nothing else.
 
 mod ambient;
+mod builders;
 mod cli;
 mod config;
 mod forges;

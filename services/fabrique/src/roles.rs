@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context;
 use fabrique_bus::Bus;
 use fabrique_gitea::Deliveries;
-use fabrique_ports::builder::Builder;
 use fabrique_ports::bus::BusSetup;
 use fabrique_receiver::{Dependencies, Drained, Receiver};
 use fabrique_worker::{Ports, Worker, WorkerConfig};
@@ -15,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::ambient::System;
+use crate::builders::Builders;
 use crate::config::Role;
 use crate::metrics::Metrics;
 use crate::subscriptions::RegisteredApps;
@@ -64,13 +64,15 @@ pub(crate) async fn worker(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let bus = checked_bus(adapters, Role::Worker).await?;
-    let ports = ports(adapters, &bus)?;
+    let config = worker_config(adapters);
+    let builders = Builders::start(adapters, &config.name).await?;
+    let ports = ports(adapters, &bus, &builders);
     check_daemons(&ports).await?;
     serve_health("worker.listen", adapters.config.worker.listen.as_deref(), &bus, metrics, &stop).await?;
     let observer = adapters.observer(Arc::new(bus.clone()));
-    let config = worker_config(adapters);
     tracing::info!(worker = config.name, slots = ports.placement.capacity(), "working");
     Worker::new(config, ports, observer, Arc::clone(&adapters.apps), Arc::new(System)).run(stop).await;
+    builders.close().await;
     bus.close().await;
     Ok(())
 }
@@ -170,16 +172,15 @@ pub(crate) async fn checked_bus(adapters: &Adapters, role: Role) -> anyhow::Resu
     Ok(bus)
 }
 
-fn ports(adapters: &Adapters, bus: &Bus) -> anyhow::Result<Ports> {
-    let builder: Arc<dyn Builder> = Arc::new(adapters.builder()?);
+fn ports(adapters: &Adapters, bus: &Bus, builders: &Builders) -> Ports {
     let bus = Arc::new(bus.clone());
-    Ok(Ports {
+    Ports {
         forge: Arc::clone(&adapters.forge) as _,
         source: Arc::clone(&adapters.source) as _,
         deployments: Arc::clone(&adapters.deployments) as _,
         registry: Arc::clone(&adapters.registry) as _,
-        placement: crate::wiring::placement(adapters, Arc::clone(&builder))?,
-        builder,
+        placement: Arc::clone(&builders.placement),
+        builder: Arc::clone(&builders.builder),
         board: Arc::clone(&bus) as _,
         wakes: Arc::clone(&bus) as _,
         memories: Arc::clone(&bus) as _,
@@ -188,7 +189,7 @@ fn ports(adapters: &Adapters, bus: &Bus) -> anyhow::Result<Ports> {
         logs: Arc::clone(&bus) as _,
         events: Arc::clone(&bus) as _,
         commands: bus as _,
-    })
+    }
 }
 
 fn worker_config(adapters: &Adapters) -> WorkerConfig {

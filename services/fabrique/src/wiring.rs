@@ -5,10 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use fabrique_buildkit::{
-    BuildkitBuilder, BuildkitConfig, Provenance, StaticDaemon, StaticPlacement, StaticSettings, TlsFiles,
-    TlsIdentity,
-};
+use fabrique_buildkit::{BuildkitConfig, Provenance, Tls, TlsFiles, TlsIdentity};
 use fabrique_bus::{Bus, BusConfig};
 use fabrique_core::id::{BranchName, RepoName};
 use fabrique_core::policy::Policy;
@@ -16,9 +13,7 @@ use fabrique_git::{AppsRepository, GitConfig, GitDeployments, GitHistory, Identi
 use fabrique_gitea::{Gitea, GiteaConfig, Tokens};
 use fabrique_gitops::Rules;
 use fabrique_observer::{AppsReader, Observer};
-use fabrique_ports::builder::{Builder, Daemon, Placement};
 use fabrique_ports::records::Records;
-use fabrique_ports::registry::Registry;
 use fabrique_reconciler::Reconciler;
 use fabrique_registry::{Access, Credentials, OciRegistry, RegistryConfig};
 use secrecy::SecretString;
@@ -100,13 +95,8 @@ impl Adapters {
         )
     }
 
-    /// The driver of build daemons.
-    pub(crate) fn builder(&self) -> anyhow::Result<BuildkitBuilder> {
-        let registry = Arc::clone(&self.registry) as Arc<dyn Registry>;
-        Ok(BuildkitBuilder::new(self.buildkit_config()?)?.with_registry(registry))
-    }
-
-    fn buildkit_config(&self) -> anyhow::Result<BuildkitConfig> {
+    /// How build daemons are driven.
+    pub(crate) fn buildkit_config(&self) -> anyhow::Result<BuildkitConfig> {
         let section = &self.config.buildkit;
         let registry = &self.config.registry;
         let git_url = section.git_url.as_ref().unwrap_or(&self.config.gitea.url);
@@ -124,14 +114,9 @@ impl Adapters {
             config.provenance = Provenance::Min;
         }
         let tls = &section.tls;
-        config.tls = tls.ca_file.clone().map(|ca| TlsFiles {
-            ca,
-            identity: tls
-                .cert_file
-                .clone()
-                .zip(tls.key_file.clone())
-                .map(|(cert, key)| TlsIdentity { cert, key }),
-        });
+        let identity = tls.cert_file.clone().zip(tls.key_file.clone());
+        let identity = identity.map(|(cert, key)| TlsIdentity { cert, key });
+        config.tls = tls.ca_file.clone().map(|ca| Tls::Files(TlsFiles { ca, identity }));
         Ok(config)
     }
 
@@ -236,22 +221,6 @@ fn read_tokens(directory: &Path) -> anyhow::Result<BTreeMap<String, SecretString
         tokens.insert(org, SecretString::from(token.trim_end().to_owned()));
     }
     Ok(tokens)
-}
-
-/// The static placement: the configured daemons.
-pub(crate) fn placement(
-    adapters: &Adapters,
-    builder: Arc<dyn Builder>,
-) -> anyhow::Result<Arc<dyn Placement>> {
-    let daemons = adapters.config.buildkit.daemons.iter().map(|section| StaticDaemon {
-        daemon: Daemon {
-            name: section.name.clone(),
-            address: section.address.clone(),
-            tls_name: section.tls_name.clone(),
-        },
-        slots: section.slots,
-    });
-    Ok(Arc::new(StaticPlacement::new(daemons.collect(), builder, StaticSettings::default())?))
 }
 
 /// The bus that a reconciler writes the history of builds through. That is the worker's right; a reconciler that

@@ -1,14 +1,14 @@
 //! Mutual TLS with the daemon.
 
 use fabrique_bed::{Bed, BuildkitOptions, MutualTls};
-use fabrique_buildkit::{BuildkitBuilder, TlsFiles, TlsIdentity};
+use fabrique_buildkit::{BuildkitBuilder, IssueTls, IssuedTls, Tls, TlsFiles, TlsIdentity};
 use fabrique_ports::builder::{Builder, Daemon};
 
 use crate::support::{Source, config, daemon, pushed};
 
 fn client(bed: &Bed, tls: Option<TlsFiles>) -> BuildkitBuilder {
     let mut config = config(bed);
-    config.tls = tls;
+    config.tls = tls.map(Tls::Files);
     BuildkitBuilder::new(config).unwrap()
 }
 

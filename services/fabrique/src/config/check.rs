@@ -136,6 +136,9 @@ fn check_work(config: &Config, problems: &mut Problems) {
     problems.need(lease, "worker.lease", "shorter than 300 ms", "30s is a good value");
     problems.need(worker.looks > 0, "worker.looks", "zero", "8 is a good value");
     problems.need(worker.max_attempts > 0, "worker.max_attempts", "zero", "5 is a good value");
+    let both = config.kubernetes.builders_file.is_some() && !config.buildkit.daemons.is_empty();
+    let remedy = "remove buildkit.daemons, or kubernetes.builders_file";
+    problems.need(!both, "kubernetes.builders_file", "builds run in pods or on listed daemons", remedy);
     for (index, daemon) in config.buildkit.daemons.iter().enumerate() {
         let key = |field: &str| format!("buildkit.daemons.{index}.{field}");
         let address = daemon.address.starts_with("tcp://") || daemon.address.starts_with("unix:///");

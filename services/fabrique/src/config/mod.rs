@@ -14,7 +14,7 @@ use figment::Figment;
 use figment::providers::{Env, Format, Yaml};
 
 pub(crate) use check::Problem;
-pub(crate) use sections::{Config, Role};
+pub(crate) use sections::{Config, DaemonSection, Role};
 
 /// The configuration, or everything that is wrong with it.
 ///

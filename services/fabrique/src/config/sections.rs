@@ -18,6 +18,7 @@ pub(crate) struct Config {
     pub(crate) nats: NatsSection,
     pub(crate) registry: RegistrySection,
     pub(crate) buildkit: BuildkitSection,
+    pub(crate) kubernetes: KubernetesSection,
     pub(crate) receiver: ReceiverSection,
     pub(crate) worker: WorkerSection,
     pub(crate) reconciler: ReconcilerSection,
@@ -178,6 +179,8 @@ pub(crate) struct BuildkitSection {
     pub(crate) git_url: Option<String>,
     /// Hosts that `ADD https://…` and proxied RUN steps may reach.
     pub(crate) permitted_hosts: Vec<String>,
+    /// The list of such hosts, with the purpose of each and what single apps have beyond them.
+    pub(crate) allow_list_file: Option<PathBuf>,
     /// Build secrets: `<dir>/<app>/<name>`.
     pub(crate) secrets_dir: Option<PathBuf>,
     /// Attach a provenance attestation (`mode=min`), which makes every digest an index's.
@@ -187,6 +190,17 @@ pub(crate) struct BuildkitSection {
     pub(crate) silence: Option<Duration>,
     /// mTLS with the daemons.
     pub(crate) tls: TlsSection,
+}
+
+/// Builds in pods.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct KubernetesSection {
+    /// The settings of builder pods. With it, there are no static daemons.
+    pub(crate) builders_file: Option<PathBuf>,
+    /// The authority of builders' and workers' certificates. Only workers have its key.
+    pub(crate) ca_cert_file: Option<PathBuf>,
+    pub(crate) ca_key_file: Option<PathBuf>,
 }
 
 /// One daemon.

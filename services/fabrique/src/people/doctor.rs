@@ -5,10 +5,10 @@ use std::sync::Arc;
 use fabrique_gitea::Purpose as Token;
 use fabrique_operator::Exit;
 use fabrique_operator::doctor::{Check, Config, Doctor, Level, Ports, Purpose, Report};
-use fabrique_ports::builder::{Builder, Placement};
 use fabrique_ports::bus::{BusSetup, Events};
 use fabrique_ports::forge::ForgeInspection;
 
+use crate::builders;
 use crate::config::Role;
 use crate::people::away::Away;
 use crate::people::console::Console;
@@ -16,7 +16,7 @@ use crate::people::progress::Progress;
 use crate::people::session;
 use crate::people::table::{Cell, Table, Tone};
 use crate::people::trouble::sentence;
-use crate::wiring::{self, Adapters};
+use crate::wiring::Adapters;
 
 /// What the doctor is given, and what is missing already in the configuration.
 struct Patient {
@@ -46,7 +46,7 @@ pub(crate) async fn doctor(console: Console, adapters: &Adapters) -> anyhow::Res
 async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
     let mut missing = Vec::new();
     let (bus, events) = bus(adapters).await?;
-    let builders = match builders(adapters) {
+    let builders = match builders::listed(adapters) {
         Ok(builders) => Some(builders),
         Err(error) => {
             missing.push(check("buildkitd", Level::Fail, sentence(&error), "correct the section buildkit"));
@@ -108,13 +108,6 @@ fn tokens(adapters: &Adapters, missing: &mut Vec<Check>) -> Vec<(Purpose, Arc<dy
         }
     }
     tokens
-}
-
-fn builders(adapters: &Adapters) -> anyhow::Result<(Arc<dyn Placement>, Arc<dyn Builder>)> {
-    let daemons = &adapters.config.buildkit.daemons;
-    anyhow::ensure!(!daemons.is_empty(), "buildkit.daemons lists no build daemon");
-    let builder: Arc<dyn Builder> = Arc::new(adapters.builder()?);
-    Ok((wiring::placement(adapters, Arc::clone(&builder))?, builder))
 }
 
 /// The bus, or one that says why it is away.

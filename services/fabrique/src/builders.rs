@@ -1,0 +1,132 @@
+//! Where builds run and how they are driven: the configured daemons, or builder pods.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fabrique_buildkit::{IssueTls, IssuedTls, StaticDaemon, StaticPlacement, StaticSettings, Tls};
+use fabrique_kubernetes::KubernetesPlacement;
+use fabrique_kubernetes::config::Settings;
+use fabrique_kubernetes::network::AllowList;
+use fabrique_kubernetes::pki::{BuilderCa, ClientCertificates};
+use fabrique_ports::Ambient as _;
+use fabrique_ports::builder::{Builder, Daemon, Placement};
+use fabrique_ports::registry::Registry;
+use secrecy::SecretString;
+use serde::de::DeserializeOwned;
+
+use crate::ambient::System;
+use crate::config::DaemonSection;
+use crate::wiring::Adapters;
+
+/// How long the claims on builder pods may take to be given back at the end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A driver with places for its builds.
+pub(crate) struct Builders {
+    pub(crate) builder: Arc<dyn Builder>,
+    pub(crate) placement: Arc<dyn Placement>,
+    pods: Option<Arc<KubernetesPlacement>>,
+}
+
+impl Builders {
+    /// Those that the configuration names. `worker` is who claims pods.
+    pub(crate) async fn start(adapters: &Adapters, worker: &str) -> anyhow::Result<Self> {
+        let kubernetes = &adapters.config.kubernetes;
+        let Some(settings) = &kubernetes.builders_file else {
+            let builder = driver(adapters, None)?;
+            let placement = static_placement(&adapters.config.buildkit.daemons, Arc::clone(&builder))?;
+            return Ok(Self { builder, placement, pods: None });
+        };
+        let settings: Settings = read_yaml(settings, "kubernetes.builders_file")?;
+        let certificate = read(kubernetes.ca_cert_file.as_ref(), "kubernetes.ca_cert_file")?;
+        let key = SecretString::from(read(kubernetes.ca_key_file.as_ref(), "kubernetes.ca_key_file")?);
+        let ca = BuilderCa::from_pem(&certificate, &key, System.now())
+            .context("kubernetes.ca_cert_file and kubernetes.ca_key_file")?;
+        let ca = Arc::new(ca);
+        let issuer = Issuer(ClientCertificates::new(Arc::clone(&ca), worker.to_owned()));
+        let builder = driver(adapters, Some(Tls::Issued(Arc::new(issuer))))?;
+        let client = kube::Client::try_default().await.context(
+            "the API server: fabrique runs in a pod with a service account, or KUBECONFIG names a file",
+        )?;
+        let pods = KubernetesPlacement::start(client, settings, ca, worker, Arc::new(System)).await?;
+        let pods = Arc::new(pods);
+        Ok(Self { builder, placement: Arc::clone(&pods) as _, pods: Some(pods) })
+    }
+
+    /// Gives back what is claimed, so that the next worker finds the caches.
+    pub(crate) async fn close(&self) {
+        if let Some(pods) = &self.pods
+            && !pods.drain(DRAIN).await
+        {
+            tracing::warn!("some builder pods are still claimed; the next worker will recycle them");
+        }
+    }
+}
+
+/// The listed daemons, for a look at them.
+pub(crate) fn listed(adapters: &Adapters) -> anyhow::Result<(Arc<dyn Placement>, Arc<dyn Builder>)> {
+    let config = &adapters.config;
+    let daemons = &config.buildkit.daemons;
+    let pods = config.kubernetes.builders_file.is_some();
+    anyhow::ensure!(!pods, "builds run in pods, which only a worker with its service account can look after");
+    anyhow::ensure!(!daemons.is_empty(), "buildkit.daemons lists no build daemon");
+    let builder = driver(adapters, None)?;
+    Ok((static_placement(daemons, Arc::clone(&builder))?, builder))
+}
+
+fn driver(adapters: &Adapters, tls: Option<Tls>) -> anyhow::Result<Arc<dyn Builder>> {
+    let mut config = adapters.buildkit_config()?;
+    config.tls = tls.or(config.tls);
+    if let Some(file) = &adapters.config.buildkit.allow_list_file {
+        let list: AllowList = read_yaml(file, "buildkit.allow_list_file")?;
+        let findings = list.validate();
+        let all: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        anyhow::ensure!(findings.is_empty(), "buildkit.allow_list_file: {}", all.join("; "));
+        config.permitted_hosts.extend(list.hosts.iter().map(|egress| egress.authority()));
+        let of_app = |(app, own): (&fabrique_core::id::AppName, &fabrique_kubernetes::network::AppEgress)| {
+            (app.clone(), own.hosts.iter().map(|egress| egress.authority()).collect())
+        };
+        config.permitted_hosts_of = list.apps.iter().map(of_app).collect();
+    }
+    let registry = Arc::clone(&adapters.registry) as Arc<dyn Registry>;
+    Ok(Arc::new(fabrique_buildkit::BuildkitBuilder::new(config)?.with_registry(registry)))
+}
+
+fn static_placement(
+    daemons: &[DaemonSection],
+    builder: Arc<dyn Builder>,
+) -> anyhow::Result<Arc<dyn Placement>> {
+    let daemons = daemons.iter().map(|section| StaticDaemon {
+        daemon: Daemon {
+            name: section.name.clone(),
+            address: section.address.clone(),
+            tls_name: section.tls_name.clone(),
+        },
+        slots: section.slots,
+    });
+    Ok(Arc::new(StaticPlacement::new(daemons.collect(), builder, StaticSettings::default())?))
+}
+
+fn read(file: Option<&PathBuf>, key: &str) -> anyhow::Result<String> {
+    let file = file.with_context(|| format!("{key} is not set: builder pods are reached with mTLS"))?;
+    std::fs::read_to_string(file).with_context(|| format!("{key}: {}", file.display()))
+}
+
+fn read_yaml<T: DeserializeOwned>(file: &Path, key: &str) -> anyhow::Result<T> {
+    let place = || format!("{key}: {}", file.display());
+    serde_saphyr::from_str(&std::fs::read_to_string(file).with_context(place)?).with_context(place)
+}
+
+/// The placement's certificates, as the driver asks for them.
+#[derive(Debug)]
+struct Issuer(ClientCertificates);
+
+impl IssueTls for Issuer {
+    fn issue(&self) -> Result<IssuedTls, String> {
+        let identity = self.0.current(System.now()).map_err(|error| error.to_string())?;
+        let ca = self.0.authority().to_owned();
+        Ok(IssuedTls { ca, cert: identity.certificate, key: identity.key })
+    }
+}
