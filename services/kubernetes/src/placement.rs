@@ -350,7 +350,11 @@ async fn follow(shared: Arc<Shared>) {
         match events.try_next().await {
             Ok(Some(event)) => shared.take(event, &mut listed),
             Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "the builder pods are not being watched; trying again"),
+            Err(error) => {
+                tracing::warn!(%error, "the builder pods are not being watched; trying again");
+                let now = shared.cluster.now();
+                shared.state().pool.blinked(now);
+            }
         }
     }
 }

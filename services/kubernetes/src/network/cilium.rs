@@ -1,4 +1,7 @@
 //! CiliumNetworkPolicies, which know names. They are additions: the plain policies stay the base.
+//!
+//! Policies add up, so while a plain policy opens DNS as such, any name may be asked under Cilium too; only the
+//! addresses of listed names open. Where that matters, the plain rule for DNS is left out of the installation.
 
 use serde_json::{Value, json};
 

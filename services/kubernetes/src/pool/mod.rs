@@ -363,6 +363,13 @@ impl Pool {
         }
     }
 
+    /// The watch was interrupted: whoever did not see cannot say that somebody was silent.
+    pub fn blinked(&mut self, now: Timestamp) {
+        for tracked in self.daemons.values_mut() {
+            tracked.claim_changed = now;
+        }
+    }
+
     /// Joins the queue.
     pub fn join(&mut self, app: AppName, trust: TrustDomain, now: Timestamp) -> Ticket {
         let ticket = self.next;

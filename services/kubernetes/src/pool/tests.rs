@@ -237,6 +237,65 @@ fn a_daemon_whose_worker_went_silent_is_recycled() {
 }
 
 #[test]
+fn silence_does_not_count_while_nobody_could_be_heard() {
+    let rules = quiet();
+    let silence = rules.pool.claim.as_secs();
+    let mut pool = pool_by(rules, vec![AppDaemon::ready(0).claimed_by("worker-2").daemon()]);
+    pool.blinked(at(silence - 1));
+    assert_eq!(pool.decide(at(silence * 2 - 2), 0.0), []);
+    assert_eq!(deletes(&pool.decide(at(silence * 2 - 1), 0.0)), [(0, Retirement::Abandoned)]);
+}
+
+/// Twenty apps push ten times each, once a second in any order; builds of one to three seconds on four daemons.
+#[test]
+fn later_builds_of_an_app_find_its_cache() {
+    let mut pool = pool_by(quiet(), (0..4).map(|seat| AppDaemon::ready(seat).daemon()).collect());
+    let shuffled = |push: usize| fabrique_core::id::Digest::of(format!("{push}").as_bytes());
+    let mut pushes: Vec<usize> = (0..200).collect();
+    pushes.sort_by_key(|&push| shuffled(push));
+    let (mut version, mut hits, mut later) = (100, 0, 0);
+    let mut built = BTreeSet::new();
+    let mut running: BTreeMap<Uid, u64> = BTreeMap::new();
+    for second in 0..400 {
+        if let Some(push) = pushes.pop() {
+            pool.join(app(&format!("app-{}", push % 20)), atlas(), at(second));
+        }
+        let over: Vec<Uid> =
+            running.iter().filter(|&(_, &end)| end <= second).map(|(uid, _)| uid.clone()).collect();
+        for uid in over {
+            running.remove(&uid);
+            assert!(pool.give_back(&uid, false));
+        }
+        for action in pool.decide(at(second), 0.0) {
+            version += 1;
+            match action {
+                Action::Claim { uid, seat, claim, apps, builds, .. } => {
+                    let known = pool.daemons().find(|daemon| daemon.uid == uid).unwrap().clone();
+                    if !built.insert(apps[0].clone()) {
+                        later += 1;
+                        hits += usize::from(known.apps.contains(&apps[0]));
+                    }
+                    let daemon =
+                        Daemon { claim: Some(claim), apps, builds, version: version.to_string(), ..known };
+                    assert_eq!(daemon.seat, seat);
+                    pool.claimed(&uid, Attempt::Done(Box::new(daemon)), at(second)).unwrap();
+                    running.insert(uid, second + 1 + u64::from(builds % 3));
+                }
+                Action::Release { uid, .. } => {
+                    let known = pool.daemons().find(|daemon| daemon.uid == uid).unwrap().clone();
+                    let idle_since = at(second);
+                    let daemon = Daemon { claim: None, idle_since, version: version.to_string(), ..known };
+                    pool.released(&uid, Attempt::Done(Box::new(daemon)), at(second));
+                }
+                Action::Create { .. } | Action::Renew { .. } | Action::Delete { .. } => panic!("{action:?}"),
+            }
+        }
+    }
+    assert_eq!((pool.waiting(), later), (0, 180));
+    assert!(hits * 100 >= later * 95, "{hits} of {later}");
+}
+
+#[test]
 fn what_we_held_before_a_restart_is_recycled_at_once() {
     let mut former = AppDaemon::ready(0).claimed_by("worker-1").daemon();
     former.claim.as_mut().unwrap().holder.incarnation = "before".into();

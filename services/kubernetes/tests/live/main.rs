@@ -1,5 +1,11 @@
 //! The placement on a real Kubernetes: real schedulers, kubelets, network policies and daemons.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail the test, and show what they saw"
+)]
+
 mod dial;
 mod ends;
 mod ground;
