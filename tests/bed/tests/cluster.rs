@@ -1,5 +1,8 @@
 //! The cluster tested against itself: what every other test on it takes for granted.
 
+use std::fmt::{Display, Formatter};
+use std::ops::Deref;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -21,11 +24,39 @@ async fn cluster() -> Option<&'static Cluster> {
     Some(Cluster::shared().await)
 }
 
-/// A namespace that goes when the cluster does; a fresh one even where the cluster is kept between runs.
-async fn namespace(cluster: &Cluster, name: &str) -> Result<String> {
+/// A namespace of one test, which goes with it: a cluster that is kept between runs must not fill up.
+struct Namespace {
+    cluster: &'static Cluster,
+    name: String,
+}
+
+impl Deref for Namespace {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Display for Namespace {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let mut command = self.cluster.kubectl_command().into_std();
+        command.args(["delete", "namespace", &self.name, "--wait=false"]).stdout(Stdio::null());
+        // It is in nobody's way.
+        let _ = command.status();
+    }
+}
+
+async fn namespace(cluster: &'static Cluster, name: &str) -> Result<Namespace> {
     let name = format!("{name}-{}", std::process::id());
     cluster.kubectl(&["create", "namespace", &name]).await?;
-    Ok(name)
+    Ok(Namespace { cluster, name })
 }
 
 /// A pod of one container; `spec` and `container` are more fields of each, as YAML's flow mappings without braces.
@@ -245,7 +276,8 @@ async fn a_pod_reaches_the_world_that_a_test_makes() {
     std::fs::write(world.path().join("index.html"), "hello from the world").unwrap();
     let mut command = cluster.outside_command().unwrap();
     command.args(["python3", "-m", "http.server", "--bind", "198.19.255.10", "8000"]);
-    let mut server = command.current_dir(world.path()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut server =
+        command.current_dir(world.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the world to answer", SOON, || async {
         exec(cluster, &namespace, "probe", ask).await.ok().filter(|text| text == "hello from the world")
     })
@@ -335,6 +367,8 @@ async fn argo_cd_deploys_a_push_that_a_webhook_tells_it_of() {
     is_synced_to(cluster, &name, &second).await.unwrap();
     let deployed = get(cluster, &name, "pod", "deployed-2").await.context("the renamed pod").unwrap();
     assert_eq!(deployed["spec"]["containers"][0]["image"], image.as_str());
+    let away = ["delete", "application", &*name, "--namespace=argocd", "--wait=false"];
+    cluster.kubectl(&away).await.unwrap();
 }
 
 #[tokio::test]
