@@ -37,8 +37,6 @@ struct Network {
     #[serde(default)]
     peers: Option<Peers>,
     #[serde(default)]
-    allow_list: AllowList,
-    #[serde(default)]
     air_gapped: Vec<AirGapped>,
 }
 
@@ -59,11 +57,12 @@ pub fn files() -> Result<Vec<File>> {
     let base: Network = read("base/network.yaml")?;
     let bench: Network = read("overlays/bench/network.yaml")?;
     let ha: Network = read("overlays/ha/network.yaml")?;
-    let list: AllowList = read("allow-list.yaml")?;
-    refuse("allow-list.yaml", &list.validate())?;
+    let list: AllowList = read("base/config/allow-list.yaml")?;
+    let bench_list: AllowList = read("overlays/bench/config/allow-list.yaml")?;
+    refuse("base/config/allow-list.yaml", &list.validate())?;
+    refuse("overlays/bench/config/allow-list.yaml", &bench_list.validate())?;
     for (path, network) in [("base", &base), ("overlays/bench", &bench)] {
         refuse(path, &network.peers()?.validate())?;
-        refuse(path, &network.allow_list.validate())?;
     }
     let with_addresses = with_addresses(&list, &read("components/plain/addresses.yaml")?)?;
     refuse("components/plain/addresses.yaml", &with_addresses.validate())?;
@@ -86,7 +85,7 @@ pub fn files() -> Result<Vec<File>> {
         manifest(
             "overlays/bench/network/allow-list.yaml",
             network,
-            yaml(&hosts(bench.peers()?, &bench.allow_list))?,
+            yaml(&hosts(bench.peers()?, &bench_list))?,
         ),
         manifest("overlays/bench/network/air-gap.yaml", network, air_gap(&bench, true)?),
         manifest("overlays/bench/network/air-gap-others.yaml", network, air_gap(&bench, false)?),
@@ -164,7 +163,7 @@ fn yaml<T: Serialize>(documents: &[T]) -> Result<String> {
     Ok(documents.join("---\n"))
 }
 
-/// Squid's lists, one a port.
+/// Squid's lists, one a port. No address is looked up for its name, which its owner could choose.
 fn squid(list: &AllowList) -> String {
     let mut ports: BTreeMap<u16, Vec<&HostName>> = BTreeMap::new();
     for host in &list.hosts {
@@ -175,9 +174,9 @@ fn squid(list: &AllowList) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "acl port_{port} port {port}");
         for host in hosts {
-            let _ = writeln!(text, "acl hosts_{port} dstdomain {host}");
+            let _ = writeln!(text, "acl hosts_{port} dstdomain -n {host}");
         }
-        let _ = writeln!(text, "http_access allow hosts_{port} port_{port}");
+        let _ = writeln!(text, "http_access allow hosts_{port} port_{port} !inside");
     }
     text
 }

@@ -61,7 +61,7 @@ impl Ground {
             .into_iter()
             .filter(|document| wanted(document))
             .partition(|document| kind(document) == "Namespace");
-        for list in [namespaces, rest] {
+        for list in [namespaces, rest].into_iter().filter(|list| !list.is_empty()) {
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": list });
             self.cluster.apply(&list.to_string()).await.unwrap();
         }

@@ -5,17 +5,22 @@ use std::time::Duration;
 use fabrique_bed::{Bed, BuildkitOptions, wait_until};
 use fabrique_cluster_tests::manifests;
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
-use crate::ground::ground;
+use crate::ground::{Ground, ground};
 use crate::program::fabrique;
 
 /// Where the cluster's registry is to a builder beside the cluster.
 const REGISTRY: &str = "198.18.0.2:80";
 const LONGEST: Duration = Duration::from_mins(5);
 
-#[tokio::test]
-async fn the_prebuilt_image_is_built_by_our_buildkit_and_runs_as_a_restricted_pod() {
-    let Some(ground) = ground().await else { return };
+/// The image by digest, as pods name it. Built once.
+pub(crate) async fn image(ground: Ground) -> &'static str {
+    static IMAGE: OnceCell<String> = OnceCell::const_new();
+    IMAGE.get_or_init(|| build(ground)).await
+}
+
+async fn build(ground: Ground) -> String {
     let options = BuildkitOptions {
         extra_toml: format!("[registry.\"{REGISTRY}\"]\n  http = true\n"),
         ..BuildkitOptions::default()
@@ -31,19 +36,23 @@ async fn the_prebuilt_image_is_built_by_our_buildkit_and_runs_as_a_restricted_po
     build.arg(format!("--opt=build-arg:RUNTIME_BASE={base}"));
     build.arg(format!("--local=dockerfile={}", manifests::repository().display()));
     build.arg(format!("--local=context={}", context.path().display()));
-    build.arg(format!("--output=type=image,name={REGISTRY}/image-test/fabrique,push=true"));
+    build.arg(format!("--output=type=image,name={REGISTRY}/manifests-test/fabrique,push=true"));
     build.arg("--metadata-file").arg(&metadata);
     let output = tokio::time::timeout(LONGEST, build.output()).await.expect("the build hangs").unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&std::fs::read(metadata).unwrap()).unwrap();
-    let digest = metadata["containerimage.digest"].as_str().unwrap();
-    let image = format!("registry:80/image-test/fabrique@{digest}");
+    format!("registry:80/manifests-test/fabrique@{}", metadata["containerimage.digest"].as_str().unwrap())
+}
 
-    assert!(run(&image, "version", json!({ "args": ["--version"] })).await.starts_with("fabrique "));
+#[tokio::test]
+async fn the_prebuilt_image_is_built_by_our_buildkit_and_runs_as_a_restricted_pod() {
+    let Some(ground) = ground().await else { return };
+    let image = image(ground).await;
+    assert!(run(image, "version", json!({ "args": ["--version"] })).await.starts_with("fabrique "));
     let git = json!({ "command": ["git", "--version"] });
-    assert!(run(&image, "git", git).await.starts_with("git version "));
+    assert!(run(image, "git", git).await.starts_with("git version "));
     let user = json!({ "command": ["id", "--user"] });
-    assert_eq!(run(&image, "user", user).await.trim(), "65532");
+    assert_eq!(run(image, "user", user).await.trim(), "65532");
 }
 
 /// Runs a container in our own namespace, whose level is `restricted`, to its end, and returns what it printed. The

@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test's helpers fail the test")]
 
 mod admission;
+mod cilium;
 mod committed;
 mod ground;
 mod image;
+mod installed;
 mod isolation;
 mod program;
 mod rendered;

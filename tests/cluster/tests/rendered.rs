@@ -181,17 +181,19 @@ async fn every_role_understands_its_configuration() {
     for overlay in OVERLAYS {
         let documents = manifests::documents(&manifests::overlay(overlay).await.unwrap()).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("fabrique.yaml");
-        // Nobody listens there, so that every look for Gitea ends at once.
-        let text = config(&documents)["fabrique.yaml"].replace("http://gitea", "http://127.0.0.1:9/gitea");
-        std::fs::write(&file, text).unwrap();
+        for (name, text) in config(&documents) {
+            // Nobody listens there, so that every look for Gitea ends at once.
+            let text = text.replace("http://gitea", "http://127.0.0.1:9/gitea");
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let here = |value: &str| value.replace("/etc/fabrique", folder.path().to_str().unwrap());
         let mut roles = 0;
         for (owner, template) in templates(&documents).filter(|(_, template)| image(template) == IMAGE) {
             let mut command = Command::new(&fabrique);
-            command.arg("validate").arg("--config").arg(&file).env_clear();
+            command.arg("validate").arg("--config").arg(folder.path().join("fabrique.yaml")).env_clear();
             command.env("PATH", std::env::var_os("PATH").unwrap()).env("FABRIQUE_STATE__DIR", folder.path());
             for variable in list(template, "/spec/containers/0/env") {
-                command.env(variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap());
+                command.env(variable["name"].as_str().unwrap(), here(variable["value"].as_str().unwrap()));
             }
             for (variable, secret, key) in secrets(template) {
                 let path = folder.path().join(format!("{secret}.{key}"));

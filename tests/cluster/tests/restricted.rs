@@ -18,7 +18,8 @@ const FOREIGN: [(&str, &str, &str, &str); 3] = [
 /// Namespaces that an overlay expects to be there, or makes: a dry run makes none.
 const NAMESPACES: [&str; 3] = ["apps", "argocd", "fabrique-egress"];
 
-async fn expected(ground: Ground) {
+/// Makes what overlays expect to be there.
+pub(crate) async fn expected(ground: Ground) {
     let schema =
         json!({ "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } });
     let definitions = FOREIGN.map(|(group, version, kind, plural)| {
