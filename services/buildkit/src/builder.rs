@@ -12,7 +12,7 @@ use bollard_buildkit_proto::moby::buildkit::v1::{
 use fabrique_core::failure::FailureKind;
 use fabrique_ports::PortResult;
 use fabrique_ports::builder::{
-    BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, DaemonInfo, ProgressSink,
+    BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, DaemonInfo, Progress, ProgressSink,
 };
 use fabrique_ports::registry::Registry;
 use secrecy::SecretString;
@@ -25,6 +25,7 @@ use crate::base;
 use crate::channel::{Control, Dialer};
 use crate::config::{BuildkitConfig, LogLimits, Patience, Provenance};
 use crate::digest::pushed_digest;
+use crate::egress::Egress;
 use crate::error::BuildkitError;
 use crate::failure::{Verdict, judge};
 use crate::policy::Permitted;
@@ -34,6 +35,7 @@ use crate::session::{Answers, Session};
 use crate::solve::{GitBase, solve_request};
 use crate::status::Steps;
 use crate::version::{FLOOR, Version};
+use crate::vouched::Vouched;
 
 /// The worker label that names the snapshotter.
 const SNAPSHOTTER: &str = "org.mobyproject.buildkit.worker.snapshotter";
@@ -41,6 +43,8 @@ const SNAPSHOTTER: &str = "org.mobyproject.buildkit.worker.snapshotter";
 /// Builds on BuildKit daemons. Holds no connections: each build opens its own.
 pub struct BuildkitBuilder {
     dialer: Dialer,
+    floor: Version,
+    vouched: Vouched,
     git: GitBase,
     default_token: Option<SecretString>,
     /// By organisation in lower case.
@@ -70,6 +74,8 @@ impl BuildkitBuilder {
                 &config.permitted_hosts_of,
             )?,
             dialer: Dialer { tls: config.tls, connect: config.patience.connect },
+            floor: config.floor,
+            vouched: Vouched::default(),
             default_token: config.git_token,
             tokens: tokens.map(|(org, token)| (org.to_ascii_lowercase(), token)).collect(),
             secrets,
@@ -109,7 +115,8 @@ impl BuildkitBuilder {
 
     fn start(&self, control: &Control, request: &BuildRequest, progress: Arc<dyn ProgressSink>) -> Run {
         let redactor = Redactor::default();
-        let session = Session::open(control.clone(), self.answers(request, &redactor));
+        let egress = self.permitted.egress(&request.app);
+        let session = Session::open(control.clone(), self.answers(request, &redactor), egress.clone());
         let reference = Uuid::new_v4().simple().to_string();
         let source = self.git.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
         let solve =
@@ -123,6 +130,7 @@ impl BuildkitBuilder {
             })),
             steps: Steps::new(self.logs, redactor.clone()),
             session,
+            egress,
             redactor,
             progress,
             patience: self.patience,
@@ -146,12 +154,18 @@ impl BuildkitBuilder {
                 Err(problem) => Err(BuildkitError::Digest { daemon: daemon.name.clone(), problem }.into()),
             },
             Ending::Solved(Err(status)) => {
-                let failure = match judge(&status, &run.steps, &run.redactor, &self.permitted, &daemon.name) {
-                    Verdict::Known(failure) => failure,
-                    Verdict::Base { reference, failure } => {
-                        base::settle(&reference, failure, self.registry.as_deref()).await
-                    }
-                };
+                let mut failure =
+                    match judge(&status, &run.steps, &run.redactor, &self.permitted, &daemon.name) {
+                        Verdict::Known(failure) => failure,
+                        Verdict::Base { reference, failure } => {
+                            base::settle(&reference, failure, self.registry.as_deref()).await
+                        }
+                    };
+                if failure.kind == FailureKind::Source
+                    && let Some(remedy) = run.egress.remedy()
+                {
+                    failure.message = format!("{}; {remedy}", failure.message);
+                }
                 Ok(BuildOutcome::Failed(failure))
             }
             Ending::Cancelled => Ok(BuildOutcome::Cancelled),
@@ -163,6 +177,28 @@ impl BuildkitBuilder {
                 format!("build daemon {} was silent for {}", daemon.name, Span(self.patience.silence)),
             ),
         }
+    }
+
+    /// A connection to a daemon that may be used: what those below the floor are known to let a Dockerfile do is
+    /// not to be found out by an app. Asked once a daemon; daemons in pods come and go all the time.
+    async fn admitted(&self, daemon: &Daemon) -> Result<Control, BuildkitError> {
+        let control = self.dialer.dial(daemon).await.inspect_err(|_| self.vouched.forget(daemon))?;
+        if !self.vouched.knows(daemon) {
+            let version = self.version(daemon, control.clone()).await?;
+            let new_enough = |version: Version| version.supported() && version.reaches(self.floor);
+            if !Version::parse(&version).is_some_and(new_enough) {
+                let (daemon, floor) = (daemon.name.clone(), self.floor);
+                return Err(BuildkitError::TooOld { daemon, version, floor });
+            }
+            self.vouched.add(daemon);
+        }
+        Ok(control)
+    }
+
+    /// The version as the daemon prints it.
+    async fn version(&self, daemon: &Daemon, mut control: Control) -> Result<String, BuildkitError> {
+        let info = self.ask(daemon, "its version", control.info(InfoRequest {})).await?;
+        Ok(info.buildkit_version.map(|version| version.version).unwrap_or_default())
     }
 
     /// One call about the daemon itself, in time.
@@ -192,23 +228,29 @@ impl Builder for BuildkitBuilder {
     ) -> PortResult<BuildOutcome> {
         let deadline = Instant::now() + request.timeout;
         let control = tokio::select! {
-            control = self.dialer.dial(daemon) => control?,
+            control = self.admitted(daemon) => control?,
             () = cancel.cancelled() => return Ok(BuildOutcome::Cancelled),
         };
         let mut run = self.start(&control, request, progress);
         let ending = run.until_the_end(deadline, &cancel).await;
         run.wind_up().await;
-        self.settle(ending, run, daemon, request.timeout).await
+        let outcome = self.settle(ending, run, daemon, request.timeout).await;
+        match &outcome {
+            Ok(BuildOutcome::Pushed(_) | BuildOutcome::Cancelled) => {}
+            Ok(BuildOutcome::Failed(failure)) if failure.kind == FailureKind::Source => {}
+            // Another daemon may have this address next.
+            Ok(BuildOutcome::Failed(_)) | Err(_) => self.vouched.forget(daemon),
+        }
+        outcome
     }
 
     async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo> {
         let control = self.dialer.dial(daemon).await?;
-        let (mut asking, mut listing) = (control.clone(), control);
-        let (info, workers) = tokio::try_join!(
-            self.ask(daemon, "its version", asking.info(InfoRequest {})),
+        let mut listing = control.clone();
+        let (text, workers) = tokio::try_join!(
+            self.version(daemon, control),
             self.ask(daemon, "its workers", listing.list_workers(ListWorkersRequest { filter: vec![] })),
         )?;
-        let text = info.buildkit_version.map(|version| version.version).unwrap_or_default();
         let version = Version::parse(&text);
         if version.is_none() {
             tracing::warn!(
@@ -249,6 +291,7 @@ struct Run {
     status: Updates,
     steps: Steps,
     session: Session,
+    egress: Egress,
     redactor: Redactor,
     progress: Arc<dyn ProgressSink>,
     patience: Patience,
@@ -289,7 +332,8 @@ impl Run {
             }
         }
         let rest = self.steps.finish();
-        rest.into_iter().for_each(|report| self.progress.report(report));
+        let refused = self.egress.told().into_iter().map(|line| Progress::Log { line });
+        rest.into_iter().chain(refused).for_each(|report| self.progress.report(report));
     }
 
     fn apply(&mut self, update: Option<StatusResponse>) {

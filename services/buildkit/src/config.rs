@@ -10,6 +10,8 @@ use fabrique_core::id::AppName;
 use secrecy::SecretString;
 use url::Url;
 
+use crate::version::{FLOOR, Version};
+
 /// Where sources come from, what builds may use, and how long anything is waited for.
 #[derive(Debug, Clone)]
 pub struct BuildkitConfig {
@@ -25,10 +27,13 @@ pub struct BuildkitConfig {
     /// The registries that base images may come from: `host[:port]`, or `host[:port]/prefix` for a part of one.
     /// Anything else fails the build; none at all leaves `FROM scratch`.
     pub permitted_bases: Vec<String>,
-    /// Hosts (`host[:port]`) that `ADD https://…`, and RUN steps behind the daemon's proxy network, may reach.
+    /// Hosts (`host[:port]`, 443 unless said otherwise) that `ADD https://…`, and RUN steps behind the daemon's proxy
+    /// network, may reach.
     pub permitted_hosts: Vec<String>,
     /// What single apps may reach beyond these.
     pub permitted_hosts_of: BTreeMap<AppName, Vec<String>>,
+    /// The oldest BuildKit that builds are sent to; nothing below [`FLOOR`] counts.
+    pub floor: Version,
     /// TLS for `tcp://` daemons. Unix sockets never use it.
     pub tls: Option<Tls>,
     /// Build secrets, one file each: `<dir>/<app>/<name>`.
@@ -52,6 +57,7 @@ impl BuildkitConfig {
             permitted_bases: Vec::new(),
             permitted_hosts: Vec::new(),
             permitted_hosts_of: BTreeMap::new(),
+            floor: FLOOR,
             tls: None,
             secrets_dir: None,
             logs: LogLimits::default(),

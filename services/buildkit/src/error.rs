@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use fabrique_ports::{Fault, Peer, PortError};
 
+use crate::version::Version;
+
 /// A call that never became a build, or an answer that makes no sense.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildkitError {
@@ -67,6 +69,16 @@ pub enum BuildkitError {
         /// Its answer.
         status: Box<tonic::Status>,
     },
+    /// A daemon below the floor, or one that does not say what it is.
+    #[error("{daemon} runs BuildKit {version:?}, and the floor is {floor}")]
+    TooOld {
+        /// The daemon's name.
+        daemon: String,
+        /// Its version, as it prints it.
+        version: String,
+        /// The oldest that is used.
+        floor: Version,
+    },
     /// A finished build without a digest that can be believed.
     #[error("{daemon} finished the build but {problem}")]
     Digest {
@@ -91,6 +103,9 @@ impl From<BuildkitError> for PortError {
                 (Fault::Unexpected, Some("is that buildkitd's address?"))
             }
             BuildkitError::Call { .. } => (Fault::Transient, None),
+            BuildkitError::TooOld { .. } => {
+                (Fault::Denied, Some("upgrade buildkitd, or the builders' image"))
+            }
             BuildkitError::Digest { .. } => {
                 (Fault::Unexpected, Some("report this with the daemon's version"))
             }

@@ -167,6 +167,8 @@ pub(crate) enum Verdict {
 const METADATA: &str = "[internal] load metadata for ";
 /// How BuildKit's `ErrSourceDenied` reads. It has no typed detail of its own.
 const DENIED: &str = "source denied by policy";
+/// And how it reads when the session said no.
+const DENIED_BY_SESSION: &str = "not allowed by policy: action DENY";
 /// What the git source says of a directory or a commit that is not there: not the forge's fault, but the
 /// revision's. These have no types either.
 const NOT_IN_SOURCE: [&str; 2] = ["invalid subdir", "reference is not a tree"];
@@ -220,18 +222,20 @@ fn lost(status: &Status, details: &Details, daemon: &str) -> Option<BuildFailure
     })
 }
 
-/// What a source policy refused: `… source "docker-image://…" denied by policy: source denied by policy`.
+/// What a source policy refused: `… source "docker-image://…" denied by policy: source denied by policy`, or our own
+/// session: `… source "https://…" not allowed by policy: action DENY`.
 fn denied(said: &str, permitted: &Permitted) -> Option<String> {
-    let quoted = |said: &str| {
-        let (before, _) = said.split_once("\" denied by policy")?;
-        before.rsplit_once("source \"").map(|(_, source)| source.to_owned())
-    };
-    if !said.ends_with(DENIED) {
+    if !said.ends_with(DENIED) && !said.ends_with(DENIED_BY_SESSION) {
         return None;
     }
-    let source = quoted(said).unwrap_or_else(|| "a source".to_owned());
-    let bases = permitted.bases();
-    Some(format!("the Dockerfile uses {source}, which is not permitted (base images may come from: {bases})"))
+    let ends = ["\" denied by policy", "\" not allowed by policy"];
+    let before = ends.iter().find_map(|end| said.split_once(end)).map(|(before, _)| before);
+    let source = before.and_then(|before| before.rsplit_once("source \"")).map(|(_, source)| source);
+    let refused = format!("the Dockerfile uses {}, which is not permitted", source.unwrap_or("a source"));
+    if said.ends_with(DENIED_BY_SESSION) {
+        return Some(refused);
+    }
+    Some(format!("{refused} (base images may come from: {})", permitted.bases()))
 }
 
 fn explain(code: Code, details: &Details, step: Option<&FailedStep>, said: &str) -> (FailureKind, String) {

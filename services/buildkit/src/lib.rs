@@ -23,6 +23,7 @@ mod builder;
 mod channel;
 mod config;
 mod digest;
+mod egress;
 mod error;
 mod failure;
 mod placement;
@@ -34,6 +35,7 @@ mod solve;
 mod status;
 mod text;
 mod version;
+mod vouched;
 
 pub use builder::BuildkitBuilder;
 pub use config::{

@@ -12,9 +12,12 @@ use bollard_buildkit_proto::moby::buildkit::v1::sourcepolicy::{
 
 use fabrique_core::id::AppName;
 
+use crate::egress::{Egress, Place};
 use crate::error::BuildkitError;
 use crate::solve::GitSource;
 
+/// What a host without a port means.
+const HTTPS: u16 = 443;
 /// The policies' only version so far.
 const VERSION: i64 = 1;
 
@@ -22,8 +25,8 @@ const VERSION: i64 = 1;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Permitted {
     bases: Vec<String>,
-    hosts: Vec<String>,
-    hosts_of: BTreeMap<AppName, Vec<String>>,
+    hosts: Vec<Place>,
+    hosts_of: BTreeMap<AppName, Vec<Place>>,
 }
 
 impl Permitted {
@@ -33,31 +36,32 @@ impl Permitted {
         hosts: &[String],
         hosts_of: &BTreeMap<AppName, Vec<String>>,
     ) -> Result<Self, BuildkitError> {
-        let checked = |key: &'static str, entries: &[String]| {
-            let entries = entries.iter().map(|entry| entry.trim_end_matches('/').to_owned());
-            let entries: Vec<String> = entries.collect();
-            match entries.iter().find(|entry| !is_plain(entry)) {
-                Some(entry) => Err(BuildkitError::Config {
-                    key,
-                    problem: format!(
-                        "{entry:?} must be host[:port] or host[:port]/prefix, without wildcards"
-                    ),
-                }),
-                None => Ok(entries),
-            }
+        let wrong = |key: &'static str, entry: &str, form: &str| BuildkitError::Config {
+            key,
+            problem: format!("{entry:?} must be {form}, without wildcards"),
+        };
+        let base = |entry: &String| match entry.trim_end_matches('/') {
+            plain if is_plain(plain) => Ok(plain.to_owned()),
+            _ => Err(wrong("permitted bases", entry, "host[:port] or host[:port]/prefix")),
+        };
+        let host = |entry: &String| {
+            let place = Place::parse(entry, HTTPS);
+            place.ok_or_else(|| wrong("permitted hosts", entry, "host[:port]"))
         };
         let of_app = |(app, hosts): (&AppName, &Vec<String>)| {
-            checked("permitted hosts of an app", hosts).map(|hosts| (app.clone(), hosts))
+            let hosts: Result<Vec<Place>, _> = hosts.iter().map(host).collect();
+            hosts.map(|hosts| (app.clone(), hosts))
         };
         Ok(Self {
-            bases: checked("permitted bases", bases)?,
-            hosts: checked("permitted hosts", hosts)?,
+            bases: bases.iter().map(base).collect::<Result<_, _>>()?,
+            hosts: hosts.iter().map(host).collect::<Result<_, _>>()?,
             hosts_of: hosts_of.iter().map(of_app).collect::<Result<_, _>>()?,
         })
     }
 
-    fn hosts(&self, app: &AppName) -> impl Iterator<Item = &String> {
-        self.hosts.iter().chain(self.hosts_of.get(app).into_iter().flatten())
+    /// What a build of `app` may fetch over HTTP.
+    pub(crate) fn egress(&self, app: &AppName) -> Egress {
+        Egress::new(self.hosts.iter().chain(self.hosts_of.get(app).into_iter().flatten()).cloned())
     }
 
     /// The permitted bases for people.
@@ -73,17 +77,16 @@ fn is_plain(entry: &str) -> bool {
         && !entry.starts_with('/')
 }
 
-/// Nothing, then exactly this repository at this commit, the permitted bases and the hosts that `app` may reach.
-pub(crate) fn policy(source: &GitSource, app: &AppName, permitted: &Permitted) -> Policy {
+/// Nothing, then exactly this repository at this commit and the permitted bases. Which hosts are reached is judged
+/// by the session's [`Egress`], which the daemon asks about everything that passes here.
+pub(crate) fn policy(source: &GitSource, permitted: &Permitted) -> Policy {
     let mut rules = vec![rule(PolicyAction::Deny, MatchType::Wildcard, "*", vec![])];
     let pinned =
         vec![constraint("git.checksum", source.revision.as_str()), constraint("git.fullurl", &source.remote)];
     rules.push(rule(PolicyAction::Allow, MatchType::Exact, &source.identifier, pinned));
     let wildcard = |pattern: String| rule(PolicyAction::Allow, MatchType::Wildcard, &pattern, vec![]);
     rules.extend(permitted.bases.iter().map(|base| wildcard(format!("docker-image://{base}/*"))));
-    for host in permitted.hosts(app) {
-        rules.extend(["http", "https"].map(|scheme| wildcard(format!("{scheme}://{host}/*"))));
-    }
+    rules.extend(["http://*", "https://*"].map(|all| wildcard(all.to_owned())));
     Policy { version: VERSION, rules }
 }
 
@@ -106,8 +109,11 @@ mod tests {
 
     #[test]
     fn an_entry_with_a_wildcard_or_a_scheme_is_refused() {
+        let hosts = |host: &str| Permitted::new(&[], &[host.to_owned()], &BTreeMap::new());
         for bad in ["*", "registry:80*", "", "/", "https://registry", "a b"] {
             assert!(permitted(&[bad]).is_err(), "{bad}");
+            assert!(hosts(bad).is_err(), "{bad}");
         }
+        assert!(hosts("pypi.org/simple").is_err(), "a host is open as a whole");
     }
 }

@@ -1,8 +1,8 @@
 //! The session: a tunnel through which the daemon calls back.
 //!
 //! `Session` carries raw bytes both ways; inside them the daemon is the gRPC *client* and we are the server. It
-//! must serve the health check, or the daemon hangs up after two failed ones (checked every 5 s), and it answers
-//! secrets. Everything else stays unimplemented: no files of ours, no registry credentials, no ssh agent.
+//! must serve the health check, or the daemon hangs up after two failed ones (checked every 5 s), it answers
+//! secrets, and it judges what is fetched. Everything else stays unimplemented: no files of ours, no registry credentials, no ssh agent.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -30,10 +30,12 @@ use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
 use crate::channel::Control;
+use crate::egress::{self, Egress};
 use crate::redact::Redactor;
 use crate::secrets::SecretStore;
 
-const METHODS: [&str; 2] = ["/grpc.health.v1.Health/Check", "/moby.buildkit.secrets.v1.Secrets/GetSecret"];
+const METHODS: [&str; 3] =
+    ["/grpc.health.v1.Health/Check", "/moby.buildkit.secrets.v1.Secrets/GetSecret", egress::METHOD];
 const BUFFER: usize = 64 * 1024;
 
 /// An open tunnel; dropping it closes it.
@@ -46,10 +48,10 @@ pub(crate) struct Session {
 impl Session {
     /// Starts a tunnel without waiting for it: the daemon waits for the session that a solve names, so the two
     /// calls can travel together.
-    pub(crate) fn open(control: Control, answers: Answers) -> Self {
+    pub(crate) fn open(control: Control, answers: Answers, egress: Egress) -> Self {
         let id = Uuid::new_v4().simple().to_string();
         let (hear, heard) = watch::channel(Instant::now());
-        let pump = tokio::spawn(pump(control, id.clone(), answers, hear));
+        let pump = tokio::spawn(pump(control, id.clone(), (answers, egress), hear));
         Self { id, heard, _pump: AbortOnDropHandle::new(pump) }
     }
 
@@ -70,7 +72,12 @@ impl Session {
     }
 }
 
-async fn pump(mut control: Control, id: String, answers: Answers, hear: watch::Sender<Instant>) {
+async fn pump(
+    mut control: Control,
+    id: String,
+    (answers, egress): (Answers, Egress),
+    hear: watch::Sender<Instant>,
+) {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let (from_server, to_server) = tokio::io::split(ours);
     let outgoing = ReaderStream::with_capacity(from_server, BUFFER)
@@ -83,7 +90,7 @@ async fn pump(mut control: Control, id: String, answers: Answers, hear: watch::S
         }
     };
     tokio::select! {
-        served = serve(theirs, answers) => {
+        served = serve(theirs, answers, egress) => {
             tracing::debug!(error = served.err().map(tracing::field::display), "session server ended");
         }
         ended = tunnel => {
@@ -120,12 +127,13 @@ async fn receive(
     Ok(())
 }
 
-async fn serve(io: DuplexStream, answers: Answers) -> Result<(), tonic::transport::Error> {
+async fn serve(io: DuplexStream, answers: Answers, egress: Egress) -> Result<(), tonic::transport::Error> {
     // One connection, and then none: an incoming stream that ended would end the server with it.
     let connections = tokio_stream::once(Ok::<_, io::Error>(io)).chain(tokio_stream::pending());
     tonic::transport::Server::builder()
         .add_service(HealthServer::new(Healthy))
         .add_service(SecretsServer::new(answers))
+        .add_service(egress)
         .serve_with_incoming(connections)
         .await
 }

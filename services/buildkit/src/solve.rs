@@ -105,7 +105,8 @@ pub(crate) fn solve_request(
         frontend: FRONTEND.to_owned(),
         frontend_attrs: frontend_attributes(request, source, provenance),
         exporters: vec![exporter(request)],
-        source_policy: Some(policy(source, &request.app, permitted)),
+        source_policy: Some(policy(source, permitted)),
+        source_policy_session: session.to_owned(),
         // Kept out of the daemon's build history, which costs 30 to 90 ms at the end of every build and disk for
         // its logs: fabrique keeps its own.
         internal: true,
@@ -203,19 +204,15 @@ mod tests {
     fn solve(request: &BuildRequest, provenance: Provenance) -> SolveRequest {
         let base = GitBase::new(&"http://gitea:3000/git".parse().unwrap()).unwrap();
         let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
-        let permitted =
-            Permitted::new(&["registry:80".into()], &["pypi.example".into()], &hosts_of()).unwrap();
+        let permitted = Permitted::new(&["registry:80".into()], &[], &BTreeMap::new()).unwrap();
         solve_request(request, &source, &permitted, provenance, "ref", "session")
-    }
-
-    fn hosts_of() -> BTreeMap<AppName, Vec<String>> {
-        let of = |app: &str, host: &str| (AppName::parse(app).unwrap(), vec![host.to_owned()]);
-        BTreeMap::from([of("citation", "models.example"), of("other", "other.example")])
     }
 
     fn shown(solve: &SolveRequest) -> String {
         use std::fmt::Write as _;
-        let mut text = format!("frontend {} session {} ref {}\n", solve.frontend, solve.session, solve.r#ref);
+        let (session, verifier) = (&solve.session, &solve.source_policy_session);
+        let mut text = format!("frontend {} session {session} ref {}\n", solve.frontend, solve.r#ref);
+        writeln!(text, "policy session {verifier}").unwrap();
         let sorted = |map: &HashMap<String, String>| map.clone().into_iter().collect::<BTreeMap<_, _>>();
         for (key, value) in sorted(&solve.frontend_attrs) {
             writeln!(text, "  {key} = {value:?}").unwrap();

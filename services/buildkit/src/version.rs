@@ -37,8 +37,13 @@ impl Version {
     /// Whether it is at or above [`FLOOR`].
     #[must_use]
     pub fn supported(self) -> bool {
+        self.reaches(FLOOR)
+    }
+
+    /// Whether it is at or above `floor`.
+    pub(crate) fn reaches(self, floor: Version) -> bool {
         let numbers = |version: Version| (version.major, version.minor, version.patch);
-        numbers(self) > numbers(FLOOR) || (numbers(self) == numbers(FLOOR) && !self.pre_release)
+        numbers(self) > numbers(floor) || (numbers(self) == numbers(floor) && !self.pre_release)
     }
 }
 

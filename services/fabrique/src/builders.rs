@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use fabrique_buildkit::{IssueTls, IssuedTls, StaticDaemon, StaticPlacement, StaticSettings, Tls};
 use fabrique_kubernetes::KubernetesPlacement;
 use fabrique_kubernetes::config::Settings;
+use fabrique_kubernetes::inspect::Inspector;
 use fabrique_kubernetes::network::AllowList;
 use fabrique_kubernetes::pki::{BuilderCa, ClientCertificates};
 use fabrique_ports::Ambient as _;
@@ -40,16 +41,9 @@ impl Builders {
             return Ok(Self { builder, placement, pods: None });
         };
         let settings: Settings = read_yaml(settings, "kubernetes.builders_file")?;
-        let certificate = read(kubernetes.ca_cert_file.as_ref(), "kubernetes.ca_cert_file")?;
-        let key = SecretString::from(read(kubernetes.ca_key_file.as_ref(), "kubernetes.ca_key_file")?);
-        let ca = BuilderCa::from_pem(&certificate, &key, System.now())
-            .context("kubernetes.ca_cert_file and kubernetes.ca_key_file")?;
-        let ca = Arc::new(ca);
-        let issuer = Issuer(ClientCertificates::new(Arc::clone(&ca), worker.to_owned()));
-        let builder = driver(adapters, Some(Tls::Issued(Arc::new(issuer))))?;
-        let client = kube::Client::try_default().await.context(
-            "the API server: fabrique runs in a pod with a service account, or KUBECONFIG names a file",
-        )?;
+        let ca = Arc::new(authority(adapters)?);
+        let builder = pod_driver(adapters, &ca, worker)?;
+        let client = client().await?;
         let pods = KubernetesPlacement::start(client, settings, ca, worker, Arc::new(System)).await?;
         let pods = Arc::new(pods);
         Ok(Self { builder, placement: Arc::clone(&pods) as _, pods: Some(pods) })
@@ -66,14 +60,43 @@ impl Builders {
 }
 
 /// The listed daemons, for a look at them.
-pub(crate) fn listed(adapters: &Adapters) -> anyhow::Result<(Arc<dyn Placement>, Arc<dyn Builder>)> {
-    let config = &adapters.config;
-    let daemons = &config.buildkit.daemons;
-    let pods = config.kubernetes.builders_file.is_some();
-    anyhow::ensure!(!pods, "builds run in pods, which only a worker with its service account can look after");
+pub(crate) fn listed(adapters: &Adapters) -> anyhow::Result<(Vec<Daemon>, Arc<dyn Builder>)> {
+    let daemons = &adapters.config.buildkit.daemons;
     anyhow::ensure!(!daemons.is_empty(), "buildkit.daemons lists no build daemon");
     let builder = driver(adapters, None)?;
-    Ok((static_placement(daemons, Arc::clone(&builder))?, builder))
+    Ok((static_placement(daemons, Arc::clone(&builder))?.daemons(), builder))
+}
+
+/// Builder pods, for a look at them: nothing is started. Nothing when the configuration names none.
+pub(crate) async fn inspector(adapters: &Adapters) -> anyhow::Result<Option<Inspector>> {
+    let Some(file) = &adapters.config.kubernetes.builders_file else { return Ok(None) };
+    let settings: Settings = read_yaml(file, "kubernetes.builders_file")?;
+    Ok(Some(Inspector::new(client().await?, settings)?))
+}
+
+/// The authority of builders' and workers' certificates.
+pub(crate) fn authority(adapters: &Adapters) -> anyhow::Result<BuilderCa> {
+    let kubernetes = &adapters.config.kubernetes;
+    let certificate = read(kubernetes.ca_cert_file.as_ref(), "kubernetes.ca_cert_file")?;
+    let key = SecretString::from(read(kubernetes.ca_key_file.as_ref(), "kubernetes.ca_key_file")?);
+    BuilderCa::from_pem(&certificate, &key, System.now())
+        .context("kubernetes.ca_cert_file and kubernetes.ca_key_file")
+}
+
+/// A driver that shows daemons in pods a certificate of `name`.
+pub(crate) fn pod_driver(
+    adapters: &Adapters,
+    ca: &Arc<BuilderCa>,
+    name: &str,
+) -> anyhow::Result<Arc<dyn Builder>> {
+    let issuer = Issuer(ClientCertificates::new(Arc::clone(ca), name.to_owned()));
+    driver(adapters, Some(Tls::Issued(Arc::new(issuer))))
+}
+
+async fn client() -> anyhow::Result<kube::Client> {
+    kube::Client::try_default()
+        .await
+        .context("the API server: fabrique runs in a pod with a service account, or KUBECONFIG names a file")
 }
 
 fn driver(adapters: &Adapters, tls: Option<Tls>) -> anyhow::Result<Arc<dyn Builder>> {
@@ -103,6 +126,7 @@ fn static_placement(
             name: section.name.clone(),
             address: section.address.clone(),
             tls_name: section.tls_name.clone(),
+            isolation: None,
         },
         slots: section.slots,
     });

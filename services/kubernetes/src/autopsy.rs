@@ -140,7 +140,7 @@ impl From<Cause> for Autopsy {
     fn from(cause: Cause) -> Self {
         match cause {
             Cause::OutOfMemory => Autopsy::OutOfMemory,
-            other => Autopsy::Died(other.to_string()),
+            other => Autopsy::Died { kind: other.kind(), why: other.to_string() },
         }
     }
 }

@@ -57,11 +57,7 @@ impl Cluster {
         what: &'static str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, KubernetesError> {
-        let limit = self.settings.patience.request;
-        match tokio::time::timeout(limit, request).await {
-            Ok(answer) => answer.map_err(|source| KubernetesError::Api { what, source: Box::new(source) }),
-            Err(_) => Err(KubernetesError::Slow { what, limit }),
-        }
+        call(self.settings.patience.request, what, request).await
     }
 
     /// All nodes; nothing when they may not be read.
@@ -225,6 +221,18 @@ impl Cluster {
     /// How long a pod's status is given to tell what happened.
     pub(crate) fn autopsy_patience(&self) -> Duration {
         self.settings.patience.autopsy
+    }
+}
+
+/// One request, in time.
+pub(crate) async fn call<T>(
+    limit: Duration,
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, KubernetesError> {
+    match tokio::time::timeout(limit, request).await {
+        Ok(answer) => answer.map_err(|source| KubernetesError::Api { what, source: Box::new(source) }),
+        Err(_) => Err(KubernetesError::Slow { what, limit }),
     }
 }
 

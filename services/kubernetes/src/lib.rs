@@ -10,6 +10,7 @@
 //! * [`pool`]: the warm pool, a state machine over what the pods' annotations say;
 //! * [`autopsy`]: why a pod is over, by the fields of its status;
 //! * [`isolation`]: which isolation the nodes allow; [`rbac`]: every right that is used, as data;
+//! * [`inspect`]: what a doctor asks, without starting anything;
 //! * [`network`]: policies from a typed allow-list, and the refusal of anything that opens the world.
 //!
 //! [`KubernetesPlacement`] is the shell: it watches the pods, lets the pool decide, and does what it says. A build on
@@ -25,6 +26,7 @@ pub mod config;
 pub mod daemon_toml;
 mod error;
 mod finding;
+pub mod inspect;
 pub mod isolation;
 pub mod labels;
 pub mod network;

@@ -71,6 +71,7 @@ impl fmt::Debug for Identity {
 /// The authority that signs for all builders.
 pub struct BuilderCa {
     certificate: String,
+    valid_until: Timestamp,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -102,7 +103,8 @@ impl BuilderCa {
             return Err(PkiError::Mismatch);
         }
         let issuer = Issuer::from_ca_cert_pem(certificate, key)?;
-        Ok(Self { certificate: certificate.to_owned(), issuer })
+        let end = u64::try_from(validity.not_after.timestamp()).unwrap_or(0).saturating_mul(1000);
+        Ok(Self { certificate: certificate.to_owned(), valid_until: Timestamp(end), issuer })
     }
 
     /// A new authority, for an installation or a test: what [`BuilderCa::from_pem`] reads.
@@ -116,6 +118,12 @@ impl BuilderCa {
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?;
         Ok(Identity { certificate: certificate.pem(), key: SecretString::from(key.serialize_pem()) })
+    }
+
+    /// When the authority ends, and every daemon with it.
+    #[must_use]
+    pub fn valid_until(&self) -> Timestamp {
+        self.valid_until
     }
 
     /// The certificate that daemons and workers believe.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fabrique_core::failure::FailureKind;
 use fabrique_ports::builder::{Autopsy, Condition, Daemon, Need, Placed, Placement, PlacementLease};
 use fabrique_ports::{Ambient, PortResult};
 use futures::{StreamExt, TryStreamExt};
@@ -160,7 +161,8 @@ impl Placement for KubernetesPlacement {
 
     async fn autopsy(&self, daemon: &Daemon) -> Autopsy {
         let Some((seat, address)) = seat_and_address(daemon) else {
-            return Autopsy::Died("is no builder pod".to_owned());
+            let why = "is no builder pod".to_owned();
+            return Autopsy::Died { kind: FailureKind::Infrastructure, why };
         };
         let shared = &self.shared;
         match shared.fate(seat, address).await {
@@ -398,11 +400,12 @@ fn log_retirement(seat: u16, why: &Retirement) {
 }
 
 /// How a daemon is dialled: by its address, under its pod's name.
-fn endpoint(daemon: &crate::pool::Daemon) -> Option<Daemon> {
+pub(crate) fn endpoint(daemon: &crate::pool::Daemon) -> Option<Daemon> {
     let Phase::Ready(address) = daemon.phase else { return None };
     let name = pod_name(daemon.seat);
     let address = format!("tcp://{}", SocketAddr::new(address, DAEMON_PORT));
-    Some(Daemon { tls_name: Some(name.clone()), name, address })
+    let isolation = Some(daemon.isolation.as_str().to_owned());
+    Some(Daemon { tls_name: Some(name.clone()), name, address, isolation })
 }
 
 /// What [`endpoint`] made it from. The address tells a pod from the next one in its seat.
@@ -424,7 +427,9 @@ mod tests {
         assert_eq!(endpoint.tls_name.as_deref(), Some("builder-3"));
         assert_eq!(endpoint.address, "tcp://198.18.128.3:1234");
         assert_eq!(seat_and_address(&endpoint), Some((3, AppDaemon::address(3))));
-        let other = Daemon { name: "bk-1".into(), address: "tcp://a:1".into(), tls_name: None };
+        assert_eq!(endpoint.to_string(), "builder-3 (userns)");
+        let other =
+            Daemon { name: "bk-1".into(), address: "tcp://a:1".into(), tls_name: None, isolation: None };
         assert_eq!(seat_and_address(&other), None);
     }
 }

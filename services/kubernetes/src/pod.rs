@@ -33,6 +33,8 @@ pub const CONTROL_PLANE_LABELS: [&str; 2] =
     ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 /// The ConfigMap with `buildkitd.toml`, one key for each isolation. It owns all builder pods.
 pub const CONFIG_MAP: &str = "fabrique-builders";
+/// Its key for the certificates that daemons believe besides their image's.
+pub const AUTHORITIES: &str = "authorities.pem";
 
 /// Tell autoscalers that a pod with a build in it is not theirs to move.
 const DISRUPTION_ANNOTATIONS: [(&str, &str); 2] =
@@ -75,7 +77,8 @@ pub fn config_key(isolation: Isolation) -> String {
 /// As [`buildkitd_toml`].
 pub fn config_files(settings: &Settings) -> Result<BTreeMap<String, String>, toml::ser::Error> {
     let file = |isolation| Ok((config_key(isolation), buildkitd_toml(settings, isolation)?));
-    [Isolation::Userns, Isolation::Rootless].into_iter().map(file).collect()
+    let authorities = settings.daemon.authorities.iter().map(|pem| Ok((AUTHORITIES.to_owned(), pem.clone())));
+    [Isolation::Userns, Isolation::Rootless].into_iter().map(file).chain(authorities).collect()
 }
 
 /// A hash of everything that pods of one configuration share. A pod of another generation gets no further build.
@@ -84,7 +87,8 @@ pub fn config_files(settings: &Settings) -> Result<BTreeMap<String, String>, tom
 /// As [`buildkitd_toml`].
 pub fn generation(settings: &Settings, isolation: Isolation, files: &BTreeMap<String, String>) -> String {
     let spec = pod_spec(settings, isolation, settings.resources.memory, "");
-    let text = serde_json::json!({ "spec": spec, "file": files.get(&config_key(isolation)) }).to_string();
+    let files = [config_key(isolation), AUTHORITIES.to_owned()].map(|key| files.get(&key));
+    let text = serde_json::json!({ "spec": spec, "files": files }).to_string();
     Digest::of(text.as_bytes()).short().to_owned()
 }
 
@@ -158,7 +162,7 @@ fn daemon(settings: &Settings, shape: &Shape, memory: Bytes) -> Container {
         image_pull_policy: Some(settings.pull.policy.as_str().to_owned()),
         command: Some(shape.command()),
         args: Some(shape.arguments()),
-        env: Some(shape.environment()),
+        env: Some(shape.environment(settings)),
         ports: Some(vec![ContainerPort {
             name: Some("control".to_owned()),
             container_port: DAEMON_PORT.into(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use fabrique_core::id::{BranchName, RepoName};
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortError;
-use fabrique_ports::builder::{Builder, Placement};
+use fabrique_ports::builder::{Builder, Daemon};
 use fabrique_ports::bus::{BusSetup, Events};
 use fabrique_ports::forge::{Forge, ForgeInspection, Hooks};
 use fabrique_ports::registry::Registry;
@@ -134,8 +134,8 @@ pub struct Ports {
     pub apps: Arc<AppsReader>,
     /// The registry.
     pub registry: Arc<dyn Registry>,
-    /// The build daemons, and how they are asked.
-    pub builders: Option<(Arc<dyn Placement>, Arc<dyn Builder>)>,
+    /// The build daemons that are expected to answer, and how they are asked.
+    pub builders: Option<(Vec<Daemon>, Arc<dyn Builder>)>,
     /// The bus.
     pub bus: Arc<dyn BusSetup>,
     /// Events, by which deliveries are seen to arrive.

@@ -1,5 +1,6 @@
 //! Builds: where they run and what they answer.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +97,18 @@ pub struct Daemon {
     pub address: String,
     /// The TLS name to expect when it differs from the host; TLS material is the builder's own.
     pub tls_name: Option<String>,
+    /// How builds on it are kept apart, where whoever placed it knows: `userns`, `rootless`.
+    pub isolation: Option<String>,
+}
+
+/// For records and people: `builder-3 (userns)`.
+impl fmt::Display for Daemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.isolation {
+            Some(isolation) => write!(f, "{} ({isolation})", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 /// What a build needs of the place it runs in.
@@ -141,8 +154,13 @@ pub enum Condition {
 pub enum Autopsy {
     /// It is well: the failure is the build's own.
     Alive,
-    /// It died, for a reason outside the build.
-    Died(String),
+    /// It died, or is being ended.
+    Died {
+        /// Whose turn it is: where it ran (the node, the scheduler, a person with `kubectl`), or what it needed.
+        kind: FailureKind,
+        /// Continues a sentence that begins with the daemon's name.
+        why: String,
+    },
     /// It was killed for want of memory, by its container's own status.
     OutOfMemory,
 }

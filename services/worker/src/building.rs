@@ -180,7 +180,7 @@ impl Build {
             Some(Placed::Full(why)) => return Ok(BuildOutcome::Failed(infrastructure(why))),
             Some(Placed::Lease(lease)) => lease,
         };
-        self.entry.daemon = Some(lease.daemon.name.clone());
+        self.entry.daemon = Some(lease.daemon.to_string());
         self.enter(attendance, BuildPhase::Preparing);
         let request = match epoch {
             Ok(epoch) => self.request(app, epoch),
@@ -461,7 +461,13 @@ fn patient() -> ExponentialBuilder {
 fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy) -> BuildFailure {
     match autopsy {
         Autopsy::Alive => {}
-        Autopsy::Died(why) => failure.message = format!("{}: {daemon} {why}", failure.message),
+        Autopsy::Died { kind, why } => {
+            // What the daemon itself said of its machine is not undone by how it ended.
+            if failure.kind == FailureKind::Infrastructure {
+                failure.kind = kind;
+            }
+            failure.message = format!("{daemon} {why}: {}", failure.message);
+        }
         Autopsy::OutOfMemory => {
             failure.kind = FailureKind::Environment;
             failure.message = format!("{daemon} ran out of memory: {}", failure.message);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{BackoffBuilder, ExponentialBuilder};
+use fabrique_core::failure::FailureKind;
 use fabrique_ports::PortResult;
 use fabrique_ports::builder::{Autopsy, Builder, Condition, Daemon, Need, Placed, Placement, PlacementLease};
 use sha2::{Digest, Sha256};
@@ -144,7 +145,10 @@ impl Placement for StaticPlacement {
         loop {
             match (self.shared.prober.probe(daemon).await, pauses.next()) {
                 (Ok(_), _) => return Autopsy::Alive,
-                (Err(error), None) => return Autopsy::Died(error.to_string()),
+                (Err(error), None) => {
+                    let why = format!("does not answer any more ({error})");
+                    return Autopsy::Died { kind: FailureKind::Infrastructure, why };
+                }
                 (Err(_), Some(pause)) => tokio::time::sleep(pause).await,
             }
         }

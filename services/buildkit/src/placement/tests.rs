@@ -42,6 +42,7 @@ fn daemons(slots: &[usize]) -> Vec<StaticDaemon> {
             name: format!("bk-{at}"),
             address: format!("tcp://127.0.0.1:{}", 1000 + at),
             tls_name: None,
+            isolation: None,
         },
         slots,
     });
@@ -155,7 +156,9 @@ async fn lease_within(placement: &StaticPlacement, patience: u64) {
 async fn an_autopsy_tells_the_living_from_the_dead() {
     let (placement, health) = placement(&[1]);
     let daemon = &placement.daemons()[0];
-    let Autopsy::Died(why) = placement.autopsy(daemon).await else { panic!("not dead") };
+    let Autopsy::Died { kind: FailureKind::Infrastructure, why } = placement.autopsy(daemon).await else {
+        panic!("not dead")
+    };
     assert!(why.contains("connection refused"), "{why}");
     health.0.store(true, Ordering::SeqCst);
     assert_eq!(placement.autopsy(daemon).await, Autopsy::Alive);

@@ -1,10 +1,14 @@
 //! Builds whose peers are away.
 
-use fabrique_bed::Bed;
-use fabrique_buildkit::BuildkitBuilder;
-use fabrique_core::failure::FailureKind;
+use std::sync::Arc;
 
-use crate::support::{Source, builder, config, failed, pushed};
+use fabrique_bed::Bed;
+use fabrique_buildkit::{BuildkitBuilder, BuildkitConfig, Version};
+use fabrique_core::failure::FailureKind;
+use fabrique_ports::builder::Builder;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{Recorder, Source, builder, config, daemon, failed, pushed};
 
 #[tokio::test]
 async fn peers_that_are_away_are_infrastructure_and_the_same_build_passes_later() {
@@ -47,6 +51,22 @@ async fn a_base_image_whose_layers_are_gone_is_infrastructure() {
     std::fs::remove_file(layer).unwrap();
     let (failure, _) = failed(&builder(&bed), bed.buildkit(0), &request).await;
     assert_eq!(failure.kind, FailureKind::Infrastructure, "{failure:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_built_on_a_daemon_below_the_floor() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let request = source.dockerfile("FROM scratch\nCOPY Dockerfile /\n").await;
+    let old = BuildkitConfig { floor: Version::parse("99.0").unwrap(), ..config(bed) };
+    let old = BuildkitBuilder::new(old).unwrap();
+    let recorder = Arc::new(Recorder::default());
+    let daemon = daemon(bed.buildkit(0));
+    let refused = old.build(&daemon, &request, recorder.clone(), CancellationToken::new()).await.unwrap_err();
+    assert!(!refused.transient(), "{refused}");
+    assert!(refused.to_string().contains("the floor is 99.0.0"), "{refused}");
+    assert_eq!(recorder.all(), []);
+    pushed(&builder(bed), bed.buildkit(0), &request).await;
 }
 
 fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {

@@ -106,7 +106,12 @@ impl<'a> Source<'a> {
 
 /// What a daemon of the bed is called.
 pub(crate) fn daemon(buildkit: &Buildkit) -> Daemon {
-    Daemon { name: buildkit.peer().name().to_owned(), address: buildkit.address(), tls_name: None }
+    Daemon {
+        name: buildkit.peer().name().to_owned(),
+        address: buildkit.address(),
+        tls_name: None,
+        isolation: None,
+    }
 }
 
 /// The bed's forge with a token, and its registry for base images.

@@ -1,7 +1,7 @@
 //! Mutual TLS with the daemon.
 
 use fabrique_bed::{Bed, BuildkitOptions, MutualTls};
-use fabrique_buildkit::{BuildkitBuilder, IssueTls, IssuedTls, Tls, TlsFiles, TlsIdentity};
+use fabrique_buildkit::{BuildkitBuilder, Tls, TlsFiles, TlsIdentity};
 use fabrique_ports::builder::{Builder, Daemon};
 
 use crate::support::{Source, config, daemon, pushed};

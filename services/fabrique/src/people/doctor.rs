@@ -1,10 +1,13 @@
 //! `doctor`: whether everything that fabrique needs is there, and what to do where it is not.
 
+mod pods;
+
 use std::sync::Arc;
 
 use fabrique_gitea::Purpose as Token;
 use fabrique_operator::Exit;
 use fabrique_operator::doctor::{Check, Config, Doctor, Level, Ports, Purpose, Report};
+use fabrique_ports::builder::{Builder, Daemon};
 use fabrique_ports::bus::{BusSetup, Events};
 use fabrique_ports::forge::ForgeInspection;
 
@@ -46,13 +49,7 @@ pub(crate) async fn doctor(console: Console, adapters: &Adapters) -> anyhow::Res
 async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
     let mut missing = Vec::new();
     let (bus, events) = bus(adapters).await?;
-    let builders = match builders::listed(adapters) {
-        Ok(builders) => Some(builders),
-        Err(error) => {
-            missing.push(check("buildkitd", Level::Fail, sentence(&error), "correct the section buildkit"));
-            None
-        }
-    };
+    let builders = daemons(adapters, &mut missing).await;
     if !adapters.has_user(Role::Operator) {
         let remedy = "set nats.users.operator.password_file";
         missing.push(check("nats user operator", Level::Warn, "no credentials configured", remedy));
@@ -78,6 +75,26 @@ async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
         events,
     };
     Ok(Patient { ports, missing })
+}
+
+/// The daemons to ask, listed ones or those in pods.
+async fn daemons(adapters: &Adapters, checks: &mut Vec<Check>) -> Option<(Vec<Daemon>, Arc<dyn Builder>)> {
+    match builders::inspector(adapters).await {
+        Ok(Some(inspector)) => pods::examine(adapters, &inspector, checks).await,
+        Ok(None) => match builders::listed(adapters) {
+            Ok(builders) => Some(builders),
+            Err(error) => {
+                let remedy = "correct the section buildkit";
+                checks.push(check("buildkitd", Level::Fail, sentence(&error), remedy));
+                None
+            }
+        },
+        Err(error) => {
+            let remedy = "correct the section kubernetes, or run this where the API server is reached";
+            checks.push(check("builders", Level::Fail, sentence(&error), remedy));
+            None
+        }
+    }
 }
 
 fn config(adapters: &Adapters) -> Config {

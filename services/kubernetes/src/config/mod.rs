@@ -267,6 +267,9 @@ pub struct DaemonSettings {
     pub max_used: Option<Bytes>,
     /// Steps of one build that run at once; unlimited when absent.
     pub max_parallelism: Option<u16>,
+    /// Certificates, in PEM, that the daemon believes besides its image's own: of registries and listed hosts that
+    /// show one of a private authority. A RUN step behind the proxy network needs none of them.
+    pub authorities: Option<String>,
 }
 
 impl Default for DaemonSettings {
@@ -276,6 +279,7 @@ impl Default for DaemonSettings {
             mirrors: BTreeMap::new(),
             max_used: None,
             max_parallelism: None,
+            authorities: None,
         }
     }
 }

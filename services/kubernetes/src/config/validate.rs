@@ -121,6 +121,10 @@ impl Settings {
             findings.unless(good, &place, "must list host[:port] or host[:port]/path");
         }
         findings.unless(daemon.max_parallelism != Some(0), "daemon.max_parallelism", "must be at least 1");
+        if let Some(pem) = &daemon.authorities {
+            let good = pem.contains("-----BEGIN CERTIFICATE-----") && !pem.contains("PRIVATE KEY");
+            findings.unless(good, "daemon.authorities", "must be certificates in PEM, without any key");
+        }
     }
 
     fn check_names(&self, findings: &mut Findings) {
@@ -194,6 +198,7 @@ mod tests {
         settings.pool.claim = Duration::from_secs(1);
         settings.resources.memory = Bytes::mebi(1);
         settings.daemon.max_used = Some(Bytes::gibi(900));
+        settings.daemon.authorities = Some("-----BEGIN PRIVATE KEY-----".into());
         settings.host_aliases = vec![HostAlias { ip: "registry".into(), hostnames: None }];
         assert_eq!(
             places(&settings),
@@ -204,6 +209,7 @@ mod tests {
                 "pool.claim",
                 "resources.memory",
                 "daemon.max_used",
+                "daemon.authorities",
                 "host_aliases[0]",
                 "host_aliases[0]",
             ]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     VolumeResourceRequirements,
 };
 
-use super::{CONFIG_MAP, DAEMON_PORT, amounts, config_key};
+use super::{AUTHORITIES, CONFIG_MAP, DAEMON_PORT, amounts, config_key};
 use crate::config::{Isolation, Settings};
 use crate::pki::{CA_FILE, CERT_FILE, KEY_FILE};
 
@@ -90,7 +90,7 @@ impl Shape {
     }
 
     /// The image is made for the rootless user. As `root`, buildkitd keeps to the paths of `root`.
-    pub(super) fn environment(&self) -> Vec<EnvVar> {
+    pub(super) fn environment(&self, settings: &Settings) -> Vec<EnvVar> {
         let variables: &[(&str, &str)] = match self.isolation {
             Isolation::Userns => {
                 &[("HOME", "/root"), ("USER", "root"), ("TMPDIR", "/tmp"), ("XDG_RUNTIME_DIR", "/run")]
@@ -102,12 +102,15 @@ impl Shape {
                 ("XDG_RUNTIME_DIR", "/run/user/1000"),
             ],
         };
-        let variable = |&(name, value): &(&str, &str)| EnvVar {
+        let variable = |(name, value): (&str, &str)| EnvVar {
             name: name.to_owned(),
             value: Some(value.to_owned()),
             value_from: None,
         };
-        variables.iter().map(variable).collect()
+        // Go reads every file of these folders; a file of its own would hide the image's certificates.
+        let folders = format!("/etc/ssl/certs:{CONFIG_DIR}");
+        let trust = settings.daemon.authorities.as_ref().map(|_| ("SSL_CERT_DIR", folders.as_str()));
+        variables.iter().copied().chain(trust).map(variable).collect()
     }
 
     pub(super) fn pod_security(&self) -> PodSecurityContext {
@@ -167,13 +170,15 @@ impl Shape {
             }),
             ..Default::default()
         };
-        let file =
-            KeyToPath { key: config_key(isolation), path: CONFIG_FILE.to_owned(), ..Default::default() };
+        let file = |key: String, path: &str| KeyToPath { key, path: path.to_owned(), ..Default::default() };
+        let toml = file(config_key(isolation), CONFIG_FILE);
+        let authorities = settings.daemon.authorities.as_ref();
+        let authorities = authorities.map(|_| file(AUTHORITIES.to_owned(), AUTHORITIES));
         let config = Volume {
             name: CONFIG.to_owned(),
             config_map: Some(ConfigMapVolumeSource {
                 name: CONFIG_MAP.to_owned(),
-                items: Some(vec![file]),
+                items: Some(std::iter::once(toml).chain(authorities).collect()),
                 ..Default::default()
             }),
             ..Default::default()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use fabrique_core::failure::FailureKind;
 use fabrique_core::id::AppName;
 use fabrique_kubernetes::config::{AppMemory, Bytes};
 use fabrique_kubernetes::rbac::RULES;
@@ -11,6 +12,11 @@ use kube::api::{Api, EvictParams};
 
 use crate::ground::{Ground, eventually, lease, need};
 
+/// An end that is nobody's fault but the place's.
+pub(crate) fn environment(why: &str) -> Autopsy {
+    Autopsy::Died { kind: FailureKind::Environment, why: why.to_owned() }
+}
+
 #[tokio::test]
 async fn a_deletion_and_an_eviction_under_a_build_are_told_apart() {
     let Some(ground) = Ground::with_policies("userns").await else { return };
@@ -19,11 +25,11 @@ async fn a_deletion_and_an_eviction_under_a_build_are_told_apart() {
     assert_eq!(placement.autopsy(&deleted.daemon).await, Autopsy::Alive);
 
     ground.kubectl(&["delete", "pod", &deleted.daemon.name, "--wait=false"]).await;
-    assert_eq!(placement.autopsy(&deleted.daemon).await, Autopsy::Died("was deleted".into()));
+    assert_eq!(placement.autopsy(&deleted.daemon).await, environment("was deleted"));
 
     let pods: Api<Pod> = Api::namespaced(ground.admin().await, &ground.namespace);
     pods.evict(&evicted.daemon.name, &EvictParams::default()).await.unwrap();
-    assert_eq!(placement.autopsy(&evicted.daemon).await, Autopsy::Died("was evicted".into()));
+    assert_eq!(placement.autopsy(&evicted.daemon).await, environment("was evicted"));
     // By now everything has been done that needs a right: none is there for nothing.
     placement.release(deleted, Condition::Doubt).await;
     placement.release(evicted, Condition::Doubt).await;
@@ -47,7 +53,7 @@ async fn a_daemon_that_ends_by_itself_is_told() {
     let leased = lease(&placement, "citation").await;
     ground.kubectl(&["exec", &leased.daemon.name, "--", "bash", "-c", "kill -TERM 1"]).await;
     let autopsy = placement.autopsy(&leased.daemon).await;
-    assert!(matches!(&autopsy, Autopsy::Died(why) if why.contains("exit code")), "{autopsy:?}");
+    assert!(matches!(&autopsy, Autopsy::Died { why, .. } if why.contains("exit code")), "{autopsy:?}");
 }
 
 /// The kernel takes the daemon for the worst offender, as it would in a build that fills the daemon's own memory.

@@ -156,6 +156,11 @@ impl Ground {
         serde_json::from_str(&self.kubectl(&["get", "pod", name, "--output", "json"]).await).unwrap()
     }
 
+    /// The node that a pod runs on.
+    pub(crate) async fn node(&self, name: &str) -> String {
+        self.pod(name).await["spec"]["nodeName"].as_str().unwrap().to_owned()
+    }
+
     /// Which pod has this name, if any.
     pub(crate) async fn uid(&self, name: &str) -> String {
         self.kubectl(&["get", "pod", name, "--ignore-not-found", "--output", "jsonpath={.metadata.uid}"])

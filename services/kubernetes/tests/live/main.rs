@@ -6,8 +6,11 @@
     reason = "helpers of tests fail the test, and show what they saw"
 )]
 
+mod deeds;
 mod dial;
 mod ends;
 mod ground;
 mod leases;
+mod steps;
 mod walls;
+mod workshop;

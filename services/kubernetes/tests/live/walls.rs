@@ -14,7 +14,7 @@ done; true"#;
 /// Everything that must stay closed: the API server by node and by Service, etcd, a kubelet, NATS, Argo CD's
 /// address, the node itself, the machine of the tests, link-local metadata, an outside host that is not listed, and
 /// one that is listed for another port.
-const CLOSED: [&str; 10] = [
+pub(crate) const CLOSED: [&str; 10] = [
     "198.18.0.11:6443",
     "198.19.0.1:443",
     "198.18.0.11:2379",

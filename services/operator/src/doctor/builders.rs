@@ -6,14 +6,9 @@ use futures::future::join_all;
 use super::{Check, Doctor};
 
 pub(super) async fn daemons(doctor: &Doctor) -> Vec<Check> {
-    let Some((placement, builder)) = &doctor.ports.builders else { return Vec::new() };
-    let daemons = placement.daemons();
-    if daemons.is_empty() {
-        let remedy = "configure at least one build daemon";
-        return vec![Check::fail("buildkitd", "there is no build daemon", remedy)];
-    }
+    let Some((daemons, builder)) = &doctor.ports.builders else { return Vec::new() };
     let probes = daemons.iter().map(|daemon| async move {
-        let name = format!("buildkitd {}", daemon.name);
+        let name = format!("buildkitd {daemon}");
         let probe = async {
             match builder.probe(daemon).await {
                 Ok(info) => judge(name.clone(), daemon, &info, doctor.config.builder_floor.as_deref()),
@@ -51,8 +46,12 @@ mod tests {
     use crate::doctor::Level;
 
     fn level(supported: bool, snapshotter: Option<&str>) -> Level {
-        let daemon =
-            Daemon { name: "a".to_owned(), address: "unix:///run/a.sock".to_owned(), tls_name: None };
+        let daemon = Daemon {
+            name: "a".to_owned(),
+            address: "unix:///run/a.sock".to_owned(),
+            tls_name: None,
+            isolation: None,
+        };
         let info = DaemonInfo {
             version: "v0.31.0".to_owned(),
             supported,

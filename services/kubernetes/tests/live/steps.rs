@@ -1,0 +1,191 @@
+//! What a RUN step of a hostile Dockerfile reaches. The pod around it is asked in [`crate::walls`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fabrique_bed::Cluster;
+use fabrique_core::failure::FailureKind;
+use fabrique_kubernetes::network::{AllowList, Egress, HostName};
+use fabrique_kubernetes::pki::{BuilderCa, Identity};
+use fabrique_ports::Ambient;
+use secrecy::ExposeSecret;
+use tokio::process::Child;
+
+use crate::ground::{Ground, Machine, eventually, lease};
+use crate::walls::CLOSED;
+use crate::workshop::Workshop;
+
+/// A step that knocks at doors and says which opened.
+fn knock(base: &str, doors: &[&str]) -> String {
+    format!(
+        "FROM {base}\nUSER 0\nSHELL [\"/bin/bash\", \"-c\"]\n\
+         RUN for at in {}; do \
+         timeout 2 bash -c 'exec 3<>/dev/tcp/${{0%:*}}/${{0##*:}}' \"$at\" 2>/dev/null && echo \"open $at\"; \
+         done; echo knocked\n",
+        doors.join(" ")
+    )
+}
+
+fn opened(output: &str) -> Vec<&str> {
+    assert!(output.contains("knocked"), "{output}");
+    output.lines().filter_map(|line| line.strip_prefix("open ")).collect()
+}
+
+/// A step that asks for URLs and says what each was answered with.
+fn ask(base: &str, urls: &[&str]) -> String {
+    let mut dockerfile = format!("FROM {base}\nUSER 0\n");
+    for url in urls {
+        let curl = "curl --silent --show-error --max-time 10 --output /dev/null";
+        writeln!(dockerfile, "RUN {curl} --write-out 'answer %{{http_code}} {url}\\n' {url} || true")
+            .unwrap();
+    }
+    dockerfile
+}
+
+fn answers(output: &str) -> BTreeMap<String, String> {
+    let parts = |line: &str| {
+        let (code, url) = line.strip_prefix("answer ")?.split_once(' ')?;
+        Some((url.to_owned(), code.to_owned()))
+    };
+    output.lines().filter_map(parts).collect()
+}
+
+/// A web server in the outside world, over TLS where it has an identity.
+struct Site {
+    _server: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Site {
+    async fn serve(cluster: &Cluster, port: u16, identity: Option<&Identity>) -> Self {
+        const SERVER: &str = "import http.server, ssl, sys\n\
+            server = http.server.ThreadingHTTPServer(('198.19.255.10', int(sys.argv[1])), \
+            http.server.SimpleHTTPRequestHandler)\n\
+            if len(sys.argv) > 2:\n    \
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\n    \
+            context.load_cert_chain(sys.argv[2])\n    \
+            server.socket = context.wrap_socket(server.socket, server_side=True)\n\
+            server.serve_forever()\n";
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = cluster.outside_command().unwrap();
+        command.args(["python3", "-c", SERVER, &port.to_string()]);
+        if let Some(identity) = identity {
+            let chain = folder.path().join("chain.pem");
+            let text = format!("{}{}", identity.key.expose_secret(), identity.certificate);
+            std::fs::write(&chain, text).unwrap();
+            command.arg(chain);
+        }
+        let root = folder.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        command.current_dir(root).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        let server = command.spawn().unwrap();
+        eventually("the site answers", async || {
+            let mut probe = cluster.outside_command().unwrap();
+            let script = format!("exec 3<>/dev/tcp/198.19.255.10/{port}");
+            probe.args(["bash", "-c", &script]).stderr(Stdio::null());
+            probe.status().await.is_ok_and(|status| status.success())
+        })
+        .await;
+        Self { _server: server, _folder: folder }
+    }
+}
+
+fn listed(port: u16) -> Egress {
+    Egress {
+        host: HostName::parse("permitted.example").unwrap(),
+        port,
+        purpose: "packages".into(),
+        cidrs: vec!["198.19.255.10/32".parse().unwrap()],
+    }
+}
+
+#[tokio::test]
+async fn a_step_in_a_user_namespace_reaches_listed_hosts_and_nothing_else() {
+    let list = AllowList { version: 1, hosts: vec![listed(443), listed(8000)], apps: BTreeMap::new() };
+    let Some(mut ground) = Ground::with_list("userns", &list).await else { return };
+    let outside = BuilderCa::generate(Machine.now(), Duration::from_hours(1)).unwrap();
+    let authority = BuilderCa::from_pem(&outside.certificate, &outside.key, Machine.now()).unwrap();
+    let identity = authority.server("permitted.example", Machine.now(), Duration::from_hours(1)).unwrap();
+    ground.settings.daemon.authorities = Some(outside.certificate);
+    let (secure, plain, unlisted) = tokio::join!(
+        Site::serve(ground.cluster, 443, Some(&identity)),
+        Site::serve(ground.cluster, 8000, None),
+        Site::serve(ground.cluster, 8001, None),
+    );
+    let placement = ground.placement("worker-1").await;
+    let (leased, neighbour) = tokio::join!(lease(&placement, "citation"), lease(&placement, "other"));
+    let daemon = leased.daemon;
+    let own = daemon.address.strip_prefix("tcp://").unwrap();
+    let neighbour = neighbour.daemon.address.strip_prefix("tcp://").unwrap().to_owned();
+    let workshop = Workshop::new(&ground).await;
+    let base = &ground.cluster.images().debian;
+    let builder = workshop.builder(&["permitted.example", "permitted.example:8000"]);
+
+    // No way past the proxy: not even to what the pod needs, nor to what is listed.
+    let doors = [own, &neighbour, "127.0.0.1:1234", "198.18.0.2:80", "198.18.0.3:3000", "198.19.255.10:443"];
+    let doors: Vec<&str> = CLOSED.into_iter().chain(doors).collect();
+    let output = workshop.output(&builder, &daemon, "citation", &knock(base, &doors)).await;
+    assert_eq!(opened(&output), Vec::<&str>::new(), "{output}");
+
+    // And through it only to what is listed, on its port.
+    let open = ["https://permitted.example/", "http://permitted.example:8000/"];
+    let closed = [
+        "http://permitted.example:8001/",
+        "http://permitted.example/",
+        "https://forbidden.example/",
+        "http://198.19.255.10:8000/",
+        "http://registry:80/v2/",
+        "http://gitea:3000/",
+        "http://198.18.0.3:3000/",
+        "https://198.18.0.11:6443/",
+        "http://169.254.169.254/",
+    ];
+    let all = [open.as_slice(), &closed].concat();
+    let output = workshop.output(&builder, &daemon, "citation", &ask(base, &all)).await;
+    let answered = answers(&output);
+    for url in open {
+        assert_eq!(answered[url], "200", "{url}\n{output}");
+    }
+    for url in closed {
+        assert_eq!(answered[url], "403", "{url}\n{output}");
+        assert!(output.contains(&format!("refused, not on the allow list: {}", with_port(url))), "{output}");
+    }
+
+    // Once the host is off the list the same build fails, and says what would permit it.
+    let stricter = workshop.builder(&["permitted.example"]);
+    let fetch = format!("FROM {base}\nRUN curl --fail --silent http://permitted.example:8000/\n");
+    let (failure, _) = workshop.failed(&stricter, &daemon, "citation", &fetch).await;
+    assert_eq!(failure.kind, FailureKind::Source);
+    let line = "- {host: \"permitted.example\", port: 8000, purpose: \"…\"}";
+    assert!(failure.message.contains("http://permitted.example:8000/"), "{failure:?}");
+    assert!(failure.message.contains(line), "{failure:?}");
+    drop((secure, plain, unlisted));
+}
+
+/// An HTTPS request reaches the proxy by CONNECT, which names the port.
+fn with_port(url: &str) -> String {
+    let authority = url.strip_prefix("https://").and_then(|rest| rest.strip_suffix('/'));
+    match authority.filter(|authority| !authority.contains(':')) {
+        Some(authority) => format!("https://{authority}:443/"),
+        None => url.to_owned(),
+    }
+}
+
+/// Without the proxy network a step has the network of its pod: the policy is the only wall, and what the pod needs
+/// is open to the step too. An app's digests come from our own records, whatever a step writes into the registry.
+#[tokio::test]
+async fn a_rootless_step_reaches_what_its_pod_reaches_and_no_more() {
+    let Some(ground) = Ground::with_policies("rootless").await else { return };
+    let placement = ground.placement("worker-1").await;
+    let (leased, neighbour) = tokio::join!(lease(&placement, "citation"), lease(&placement, "other"));
+    let neighbour = neighbour.daemon.address.strip_prefix("tcp://").unwrap().to_owned();
+    let workshop = Workshop::new(&ground).await;
+    let base = &ground.cluster.images().debian;
+    let builder = workshop.builder(&[]);
+    let open = ["198.18.0.2:80", "198.18.0.3:3000", "127.0.0.1:1234"];
+    let doors: Vec<&str> = CLOSED.into_iter().chain([neighbour.as_str()]).chain(open).collect();
+    let output = workshop.output(&builder, &leased.daemon, "citation", &knock(base, &doors)).await;
+    assert_eq!(opened(&output), open, "{output}");
+}
