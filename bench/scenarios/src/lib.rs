@@ -1,0 +1,24 @@
+//! Fabrique as an operator installs it and as a team uses it, on the test bed's Kubernetes cluster with Argo CD: what
+//! the scenarios play on.
+//!
+//! [`Installation`] brings fabrique in from its own image through `k8s/overlays/bench`; [`SampleApp`] is an app with an
+//! overlay of its own that Argo CD deploys; [`verdicts`] are the pure predicates that say whether what is seen is what
+//! was promised. Nothing here reaches into fabrique, and it is seen only through what people see too: Gitea, the API
+//! server, Argo CD, and `fabrique … -o json` in a pod.
+
+mod app;
+mod forge;
+mod image;
+mod installation;
+mod look;
+mod overlay;
+pub mod record;
+mod until;
+pub mod verdicts;
+
+pub use app::SampleApp;
+pub use forge::Seeded;
+pub use installation::{APPS, BUILDS, Installation, OWN};
+pub use look::{Composition, Footprint, SYNCED};
+pub use until::until;
+pub use verdicts::Deployment;

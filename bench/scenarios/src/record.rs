@@ -1,0 +1,99 @@
+//! `bench/RESULTS.md`: one row for each run that was asked to be recorded.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use fabrique_cluster_tests::manifests;
+use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::installation::Installation;
+
+/// The switch: a run with it in its environment is recorded.
+pub const SWITCH: &str = "FABRIQUE_RECORD";
+
+/// How a gate ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Its number.
+    pub number: &'static str,
+    /// How long it took; nothing when it was not passed.
+    pub took: Option<Duration>,
+}
+
+/// Appends a row.
+///
+/// # Errors
+/// When a server does not tell its version, or the file cannot be written.
+pub async fn append(installation: &Installation, lines: &[Line]) -> Result<()> {
+    let day = command(&["date", "--utc", "+%Y-%m-%d"]).await?;
+    let commit = command(&["git", "rev-parse", "--short=12", "HEAD"]).await?;
+    let row = row(&day, &commit, &versions(installation).await?, lines);
+    let mut file =
+        tokio::fs::OpenOptions::new().append(true).open(path()).await.context("bench/RESULTS.md")?;
+    file.write_all(row.as_bytes()).await?;
+    Ok(file.flush().await?)
+}
+
+fn path() -> PathBuf {
+    manifests::repository().join("bench/RESULTS.md")
+}
+
+/// A row of the table.
+#[must_use]
+pub fn row(day: &str, commit: &str, versions: &str, lines: &[Line]) -> String {
+    let durations: Vec<String> = lines
+        .iter()
+        .map(|line| match line.took {
+            Some(took) => format!("{}: {:.0} s", line.number, took.as_secs_f64()),
+            None => format!("{}: not passed", line.number),
+        })
+        .collect();
+    format!("| {day} | {commit} | {versions} | {} |\n", durations.join(", "))
+}
+
+async fn versions(installation: &Installation) -> Result<String> {
+    let cluster = installation.cluster;
+    let kubernetes: Value = serde_json::from_str(&cluster.kubectl(&["version", "--output=json"]).await?)?;
+    let gitea = cluster.gitea().api("GET", "/version", None).await?;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
+    let get = async |url: String| -> Result<Value> { Ok(client.get(url).send().await?.json().await?) };
+    let nats = get(format!("{}/varz", cluster.nats().monitor_url())).await?;
+    let argo = get(format!("{}/api/version", cluster.argocd().base_url())).await?;
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").trim_start_matches('v').to_owned();
+    Ok(format!(
+        "Kubernetes {}, Argo CD {}, Gitea {}, NATS {}",
+        text(&kubernetes["serverVersion"]["gitVersion"]),
+        text(&argo["Version"]),
+        text(&gitea["version"]),
+        text(&nats["version"]),
+    ))
+}
+
+async fn command(words: &[&str]) -> Result<String> {
+    let [program, args @ ..] = words else { anyhow::bail!("no command") };
+    let mut command = Command::new(program);
+    command.args(args).current_dir(manifests::repository()).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(20), command.output()).await??;
+    ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_tells_what_was_not_passed() {
+        let lines = [
+            Line { number: "1", took: Some(Duration::from_millis(12_400)) },
+            Line { number: "2", took: None },
+        ];
+        let row = row("2026-11-29", "abc", "Kubernetes 1.36.3", &lines);
+        assert_eq!(row, "| 2026-11-29 | abc | Kubernetes 1.36.3 | 1: 12 s, 2: not passed |\n");
+    }
+}

@@ -1,0 +1,228 @@
+//! Whether what is seen is what was promised: pure predicates over what the API server, git and `fabrique -o json`
+//! said, so that each can be seen to fail without a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::look::Footprint;
+
+#[cfg(test)]
+mod tests;
+
+/// What speaks against it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Objection(String);
+
+/// Nothing, or what speaks against it.
+pub type Verdict = Result<(), Objection>;
+
+/// An automatic commit of the image channel on `cluster/apps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// The commit.
+    pub commit: String,
+    /// When it was made, in seconds since 1970.
+    pub at: u64,
+    /// The app.
+    pub app: String,
+    /// The source revision that it deployed.
+    pub revision: String,
+    /// The digest that it deployed.
+    pub digest: String,
+}
+
+fn hold(holds: bool, objection: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(Objection(objection())) }
+}
+
+/// An Application that shows this revision of `cluster/apps`, and whose resources are well.
+///
+/// # Errors
+/// With what it shows instead.
+pub fn synced_and_healthy(application: &Value, revision: &str) -> Verdict {
+    let status = &application["status"];
+    let (sync, health) = (&status["sync"], &status["health"]["status"]);
+    hold(sync["status"] == "Synced" && sync["revision"] == revision && health == "Healthy", || {
+        format!("not Synced to {revision} and Healthy: {sync}, {health}; {}", status["conditions"])
+    })
+}
+
+/// A pod whose manifest names `image` by this digest, and whose node runs that digest and no other.
+///
+/// # Errors
+/// With what it names or runs instead.
+pub fn runs_digest(pod: &Value, container: &str, image: &str, digest: &str) -> Verdict {
+    let wanted = format!("{image}@{digest}");
+    let named = &named(&pod["spec"]["containers"], container)["image"];
+    hold(named == wanted.as_str(), || format!("the manifest names {named}, not {wanted}"))?;
+    let status = self::named(&pod["status"]["containerStatuses"], container);
+    hold(status["ready"] == true, || format!("{container} is not ready: {}", status["state"]))?;
+    let runs = status["imageID"].as_str().unwrap_or_default();
+    hold(runs.rsplit('@').next() == Some(digest), || format!("the node runs {runs:?}, not {digest}"))
+}
+
+/// A container that is told its own image by `variable`.
+///
+/// # Errors
+/// With what it is told instead.
+pub fn knows_its_image(pod: &Value, container: &str, variable: &str) -> Verdict {
+    let container = named(&pod["spec"]["containers"], container);
+    let (image, value) = (&container["image"], &named(&container["env"], variable)["value"]);
+    hold(image.is_string() && image == value, || format!("{variable} is {value}, the image {image}"))
+}
+
+/// A node that is a worker and nothing else.
+///
+/// # Errors
+/// When it belongs to the control plane, or nobody knows.
+pub fn is_worker(node: &Value) -> Verdict {
+    let labels = &node["metadata"]["labels"];
+    let has = |role: &str| labels.get(format!("node-role.kubernetes.io/{role}")).is_some();
+    hold(has("worker") && !has("control-plane"), || format!("no worker: {}", labels))
+}
+
+/// Exactly one commit that deployed this revision of an app; which one.
+///
+/// # Errors
+/// When there is none, or more.
+pub fn committed_once<'a>(
+    deployments: &'a [Deployment],
+    app: &str,
+    revision: &str,
+) -> Result<&'a Deployment, Objection> {
+    let of_it: Vec<_> = deployments
+        .iter()
+        .filter(|deployment| deployment.app == app && deployment.revision == revision)
+        .collect();
+    match of_it.as_slice() {
+        [only] => Ok(only),
+        others => Err(Objection(format!("not exactly one commit of {app} at {revision}: {others:#?}"))),
+    }
+}
+
+/// No revision of any app was deployed by two commits.
+///
+/// # Errors
+/// With those that were.
+pub fn nothing_twice(deployments: &[Deployment]) -> Verdict {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for deployment in deployments {
+        *counts.entry((&deployment.app, &deployment.revision)).or_default() += 1;
+    }
+    let twice: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 1).collect();
+    hold(twice.is_empty(), || format!("deployed more than once: {twice:?}"))
+}
+
+/// Revisions of one app were deployed in the order of `pushed`, oldest first; some may have been passed over, but not
+/// the last one.
+///
+/// # Errors
+/// When an older one came after a newer one, or the newest is not the last.
+pub fn newest_last(deployments: &[Deployment], app: &str, pushed: &[String]) -> Verdict {
+    let mut own: Vec<&Deployment> = deployments.iter().filter(|deployment| deployment.app == app).collect();
+    own.reverse();
+    let places: Vec<usize> = own
+        .iter()
+        .filter_map(|deployment| pushed.iter().position(|revision| *revision == deployment.revision))
+        .collect();
+    hold(places.is_sorted(), || format!("{app}: older over newer: {places:?}"))?;
+    hold(places.last().is_some_and(|last| last + 1 == pushed.len()), || {
+        format!("{app}: the newest of {} pushes is not the last deployed: {places:?}", pushed.len())
+    })
+}
+
+/// What took a while took no longer than was promised.
+///
+/// # Errors
+/// When it did.
+pub fn within(what: &str, took: Duration, bound: Duration) -> Verdict {
+    hold(took <= bound, || {
+        format!("{what} took {:.1} s, and may take {:.1}", took.as_secs_f64(), bound.as_secs_f64())
+    })
+}
+
+/// Nothing happened between two looks.
+///
+/// # Errors
+/// With both, when something did.
+pub fn unchanged(before: &Footprint, after: &Footprint) -> Verdict {
+    hold(before == after, || format!("something changed: {before:#?} became {after:#?}"))
+}
+
+/// No builder that nobody will use or remove, and no secret of one that is gone: each pod is ready, unclaimed and
+/// trusted, each secret belongs to a pod that is there.
+///
+/// # Errors
+/// With the orphans.
+pub fn no_orphans(pods: &[Value], secrets: &[Value]) -> Verdict {
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let annotated = |pod: &Value, key: &str| pod["metadata"]["annotations"].get(key).is_some();
+    let settled = |pod: &Value| {
+        let ready = pod["status"]["conditions"].as_array().is_some_and(|conditions| {
+            conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        });
+        let leaving = pod["metadata"].get("deletionTimestamp").is_some();
+        ready && !leaving && !annotated(pod, "fabrique/claim") && !annotated(pod, "fabrique/doubt")
+    };
+    let odd: Vec<String> = pods.iter().filter(|pod| !settled(pod)).map(name).collect();
+    hold(odd.is_empty(), || format!("builders that are claimed, doubted, ending or not ready: {odd:?}"))?;
+    let uids: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
+    let owned = |secret: &Value| {
+        let owners = secret["metadata"]["ownerReferences"].as_array();
+        owners.is_some_and(|owners| {
+            owners.iter().any(|owner| owner["uid"].as_str().is_some_and(|uid| uids.contains(uid)))
+        })
+    };
+    let left: Vec<String> = secrets.iter().filter(|secret| !owned(secret)).map(name).collect();
+    hold(left.is_empty(), || format!("secrets of builders that are gone: {left:?}"))
+}
+
+/// An attempt at `revision` that ended without an image is in the history, its end is nobody's fault in the source,
+/// and it says what happened in one of these words.
+///
+/// # Errors
+/// With the history.
+pub fn reason_told(builds: &[Value], revision: &str, words: &[&str]) -> Verdict {
+    let told = builds.iter().any(|build| {
+        let phase = &build["phase"];
+        let (kind, message) = (&phase["kind"], phase["message"].as_str().unwrap_or_default());
+        build["revision"] == revision
+            && phase["phase"] == "failed"
+            && kind != "source"
+            && words.iter().any(|word| message.contains(word))
+    });
+    hold(told, || format!("no attempt at {revision} tells of any of {words:?}: {builds:#?}"))
+}
+
+/// Exactly one active webhook for pushes delivers JSON to `url`.
+///
+/// # Errors
+/// With those that are there.
+pub fn hooked_once(hooks: &Value, url: &str) -> Verdict {
+    let ours = |hook: &&Value| hook["config"]["url"] == url;
+    let all = hooks.as_array().map(Vec::as_slice).unwrap_or_default();
+    let ours: Vec<&Value> = all.iter().filter(ours).collect();
+    let sound = |hook: &Value| {
+        let events = hook["events"].as_array();
+        hook["active"] == true
+            && hook["config"]["content_type"] == "json"
+            && events.is_some_and(|events| events.iter().any(|event| event == "push"))
+    };
+    hold(matches!(*ours, [only] if sound(only)), || format!("not one sound webhook to {url}: {hooks}"))
+}
+
+/// How often Argo CD's log says that a webhook told it of a push to a repository.
+#[must_use]
+pub fn pushes_heard(log: &str, repo: &str) -> usize {
+    let (event, of) = ("Received push event repo: ", format!("/{repo}, "));
+    log.lines().filter(|line| line.contains(event) && line.contains(&of)).count()
+}
+
+/// The element of a list of that name; null when there is none.
+fn named<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let found = list.as_array().into_iter().flatten().find(|element| element["name"] == name);
+    found.unwrap_or(&Value::Null)
+}

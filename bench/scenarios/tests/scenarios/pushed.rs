@@ -1,0 +1,68 @@
+//! Gate 2: a push becomes a pod that runs by digest, in both isolations.
+
+use anyhow::{Context as _, Result, ensure};
+use fabrique_kubernetes::config::Isolation;
+use fabrique_kubernetes::labels::ISOLATION;
+use fabrique_scenarios::{Installation, SampleApp, verdicts};
+use serde_json::Value;
+
+use crate::gates::{Gate, Passed, conclude};
+use crate::seeded;
+
+pub(crate) static USERNS: Gate = Gate::new("2 userns");
+pub(crate) static ROOTLESS: Gate = Gate::new("2 rootless");
+
+pub(crate) async fn passed() -> Passed {
+    USERNS.pass(seeded::passed(), async |installation| play(installation, Isolation::Userns).await).await
+}
+
+pub(crate) async fn passed_rootless() -> Passed {
+    let play = async |installation| {
+        let played = play(installation, Isolation::Rootless).await;
+        installation.isolate(Isolation::Userns).await?;
+        played
+    };
+    ROOTLESS.pass(passed(), play).await
+}
+
+async fn play(installation: &'static Installation, isolation: Isolation) -> Result<()> {
+    installation.isolate(isolation).await?;
+    let app = seeded::app()?;
+    let heard = installation.pushes_heard().await?;
+    let revision = app.push(&format!("pushed, {}", isolation.as_str())).await?;
+    let composition = installation.deployed(app, &revision).await?;
+    let deployments = installation.deployments().await?;
+    let deployment = verdicts::committed_once(&deployments, &app.name, &revision)?;
+    ensure!(deployment.digest == composition.digest, "{deployment:?} is not {composition:?}");
+    let took = installation.running(app, deployment).await?;
+    verdicts::within("from the commit to a pod that runs it", took, fabrique_scenarios::SYNCED)?;
+    // Polling is ten minutes away, and would not be in this log.
+    ensure!(installation.pushes_heard().await? > heard, "no webhook told Argo CD of the commit");
+
+    let build = build_of(installation, app, &revision).await?;
+    let daemon = build["daemon"].as_str().with_context(|| format!("a build without a daemon: {build}"))?;
+    let pod = installation.get(fabrique_scenarios::BUILDS, "pod", daemon).await?;
+    let label = &pod["metadata"]["labels"][ISOLATION];
+    ensure!(label == isolation.as_str(), "built in a pod that is {label}");
+    let node = pod["spec"]["nodeName"].as_str().context("a builder without a node")?;
+    verdicts::is_worker(&installation.get("default", "node", node).await?)?;
+    installation.no_orphans().await
+}
+
+/// The one attempt at this revision.
+async fn build_of(installation: &Installation, app: &SampleApp, revision: &str) -> Result<Value> {
+    let builds = installation.builds(app).await?;
+    let mut of_it: Vec<Value> = builds.into_iter().filter(|build| build["revision"] == revision).collect();
+    ensure!(of_it.len() == 1, "not one attempt at {revision}: {of_it:#?}");
+    of_it.pop().context("not one attempt")
+}
+
+#[tokio::test]
+async fn gate_2_a_push_becomes_a_pod_that_runs_by_digest() {
+    conclude(passed().await);
+}
+
+#[tokio::test]
+async fn gate_2_a_push_becomes_a_pod_that_runs_by_digest_when_builds_are_rootless() {
+    conclude(passed_rootless().await);
+}
