@@ -302,6 +302,28 @@ async fn an_image_that_the_registry_lost_before_its_commit_is_built_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_the_registry_lost_while_its_commit_waited_is_built_again_and_never_committed() {
+    let scene = Scene::set().await;
+    let revision = scene.push_to_the_gate().await;
+    let gitea = scene.stage.bed.gitea().peer();
+    gitea.pause().unwrap();
+    scene.gate.open();
+    scene.fabrique.logs(1, &["phase=Pushed"]).await.unwrap();
+    let log = scene.fabrique.log();
+    let (_, pushed) = log.split_once("Pushed { digest: Digest(").unwrap();
+    let (pushed, _) = pushed.split_once(')').unwrap();
+    scene.stage.delete_manifest("citation", pushed).await.unwrap();
+    gitea.resume().unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 2);
+    let committed = scene.stage.build_becomes("citation", &revision, "committed").await.unwrap();
+    let builds = scene.stage.builds("citation").await.unwrap();
+    let [lost, rebuilt] = &builds[..] else { panic!("{builds:?}") };
+    assert_eq!((lost.phase.as_str(), rebuilt), ("failed", &committed));
+    assert!(lost.message.starts_with("the registry lost sha256:"), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_build_daemon_below_the_version_floor_is_refused_by_name() {
     let stage = crate::stage().await;
     let outdated = stage.outdated_builder().await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
-use fabrique_core::failure::FailureKind;
+use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::{AppName, Channel, Revision};
 use fabrique_core::memory::{Memory, Reported};
 use fabrique_core::policy::Attempt;
@@ -303,13 +303,14 @@ impl Attendance {
         &mut self,
         app: &App,
         image: Option<Image>,
-        finished: Option<Finished>,
+        mut finished: Option<Finished>,
     ) -> PortResult<()> {
-        let (finished, head) = finished.map(|finished| (finished.entry, finished.head)).unzip();
-        let task = Task::Complete(image.clone(), head.flatten().map(Box::new));
+        let head = finished.as_mut().and_then(|finished| finished.head.take());
+        let task = Task::Complete(image.clone(), head.map(Box::new));
         let written = self.shop.committer.write(task, Arc::clone(&self.memory)).await;
         // Nothing that is deployed waits for its tags.
-        if let Some(image) = image.as_ref().filter(|_| finished.is_some()) {
+        let new = finished.is_some() && !matches!(written, Ok(Written::Lost));
+        if let Some(image) = image.as_ref().filter(|_| new) {
             self.tag(app, image);
         }
         match written? {
@@ -328,19 +329,27 @@ impl Attendance {
                     // Adopted: the worker that built it may have died before it could tag it.
                     self.tag(app, &image);
                 }
+                let finished = finished.map(|finished| finished.entry);
                 building::close(&self.shop, &image, finished, (&commits, &refused), self.trace.clone()).await;
                 Ok(())
             }
             Written::Unregistered => {
                 self.memory.update(|memory| memory.running = None).await?;
-                if let (Some(image), Some(entry)) = (&image, finished) {
-                    self.disown(app, image, entry).await;
+                if let (Some(image), Some(finished)) = (&image, finished) {
+                    self.disown(app, image, finished.entry).await;
                 }
                 Ok(())
             }
+            Written::Lost => match image {
+                Some(image) => self.lose(&image, finished).await,
+                None => Ok(()),
+            },
             Written::Denied(why) => {
                 self.warn(&why);
-                self.fail(image.as_ref(), FailureKind::Infrastructure, &why).await
+                match image {
+                    Some(image) => self.fail(&image, None, &why).await,
+                    None => Err(PortError::new(Peer::Git, Fault::Denied, why)),
+                }
             }
         }
     }
@@ -368,16 +377,32 @@ impl Attendance {
         }
     }
 
-    async fn fail(&self, image: Option<&Image>, kind: FailureKind, message: &str) -> PortResult<()> {
-        let Some(image) = image else {
-            let message = message.to_owned();
-            return Err(PortError::new(Peer::Git, Fault::Denied, message));
-        };
+    /// An image that the registry lost before its commit: nothing is left of the attempt, and the next look finds
+    /// nothing to adopt.
+    async fn lose(&self, image: &Image, finished: Option<Finished>) -> PortResult<()> {
+        let message = format!("the registry lost {} before it was committed", image.digest);
+        let (entry, earlier) = finished.map(|finished| (finished.entry, finished.earlier)).unzip();
+        self.memory
+            .update(|memory| {
+                memory.built = memory.built.take().filter(|built| built.digest != image.digest);
+            })
+            .await?;
+        self.fail(image, earlier.flatten(), &message).await?;
+        let Some(mut entry) = entry else { return Ok(()) };
+        entry.phase = BuildPhase::Failed { kind: FailureKind::Infrastructure, message };
+        entry.ended = Some(self.shop.ambient.now());
+        self.shop.announcer.enter(&entry, self.trace.clone());
+        Ok(())
+    }
+
+    /// Notes that what was built could not be committed. `earlier` is a failure that the build has hidden since, and
+    /// that counts on: who builds and loses again and again is to give up.
+    async fn fail(&self, image: &Image, earlier: Option<Failure>, message: &str) -> PortResult<()> {
         let attempt = Attempt {
             key: image.key.clone(),
             revision: image.revision.clone(),
             build: Some(image.build.clone()),
-            kind,
+            kind: FailureKind::Infrastructure,
             message: message.to_owned(),
         };
         let (now, jitter) = (self.shop.ambient.now(), self.shop.ambient.jitter());
@@ -385,7 +410,8 @@ impl Attendance {
         self.memory
             .update(move |memory| {
                 memory.running = None;
-                memory.failure = Some(policy.failure(memory.failure.as_ref(), attempt.clone(), now, jitter));
+                let before = memory.failure.as_ref().or(earlier.as_ref());
+                memory.failure = Some(policy.failure(before, attempt.clone(), now, jitter));
             })
             .await
             .map(drop)

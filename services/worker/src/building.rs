@@ -46,6 +46,8 @@ pub(crate) struct Finished {
     pub(crate) entry: BuildEntry,
     /// The branch's head, asked for while the digest was recorded.
     pub(crate) head: Option<Ahead>,
+    /// How the attempt before it failed, if that was one at the same build.
+    pub(crate) earlier: Option<Failure>,
 }
 
 /// An attempt under way.
@@ -273,6 +275,7 @@ impl Build {
             revision: record.revision.clone(),
             digest: digest.clone(),
         };
+        let earlier = attendance.memory.get().await.failure.filter(|failure| failure.key == record.key);
         attendance
             .memory
             .update(move |memory| {
@@ -287,7 +290,7 @@ impl Build {
             .await?;
         let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
         self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() });
-        Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head })))
+        Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head, earlier })))
     }
 
     async fn failed(mut self, attendance: &Attendance, failure: BuildFailure) -> PortResult<Ended> {

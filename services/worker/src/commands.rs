@@ -167,7 +167,7 @@ async fn write_all(shop: &Shop, task: Task, memory: &Arc<AppMemory>) -> PortResu
                 return Ok(Written::Done { commits: all, refused });
             }
             Written::Done { commits, .. } => all.extend(commits),
-            other @ (Written::Denied(_) | Written::Unregistered) => return Ok(other),
+            other @ (Written::Denied(_) | Written::Unregistered | Written::Lost) => return Ok(other),
         }
     }
 }
@@ -176,6 +176,7 @@ fn written(written: Written, nothing: &str) -> Reply {
     match written {
         Written::Denied(why) => refused(why),
         Written::Unregistered => refused("the app is not registered any more"),
+        Written::Lost => refused("the registry lost the image"),
         Written::Done { refused: channels, commits } => match channels.first() {
             Some((environment, _, verdict)) => refused(format!("{environment}: {verdict}")),
             None if commits.is_empty() => done(nothing),

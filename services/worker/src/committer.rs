@@ -4,7 +4,8 @@
 //! While one push is under way, others wait and then share the next: one commit each, chained, at most
 //! five, because Gitea lists no more in its webhook and Argo CD reads the changed files from that list.
 //! Each round takes a state of the branch, then reads the heads, judges by the guard, plans on the tree of
-//! that very base and pushes only if the branch is still there. After a refusal all of it is done again.
+//! that very base and pushes only if the branch is still there and the registry has the images. After a refusal
+//! all of it is done again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub(crate) enum Written {
     Done { commits: Vec<Landed>, refused: Vec<Refused> },
     /// The app is not registered any more, so nothing may be written for it.
     Unregistered,
+    /// The registry does not have the image any more, so it may not be deployed.
+    Lost,
     /// The forge refuses to be written to; a person has to act.
     Denied(String),
 }
@@ -162,13 +165,20 @@ impl Rounds {
         if writing.is_empty() {
             return later;
         }
-        let prepared = match self.prepare(&apps.commit, &writing).await {
+        // As late as it can be without making the push wait: the forge may have kept this round waiting for long.
+        let (prepared, there) =
+            tokio::join!(self.prepare(&apps.commit, &writing), self.images(&writing, &apps));
+        let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(failed) => {
                 later.extend(unprepared(writing, failed));
                 return later;
             }
         };
+        if !there.iter().all(|there| matches!(there, Ok(true))) {
+            later.extend(without_images(writing, there).await);
+            return later;
+        }
         later.extend(self.push(&prepared, writing, round).await);
         self.overtaken = Some(apps.commit.clone());
         later
@@ -283,6 +293,21 @@ impl Rounds {
             noted.await.map_err(|error| Unprepared { of: Some(index), error })?;
         }
         Ok(prepared)
+    }
+
+    /// Whether the registry has what each of them would deploy.
+    async fn images(&self, writing: &[Planning], apps: &Apps) -> Vec<PortResult<bool>> {
+        let has = |planning: &Planning| {
+            let app = apps.registrations.apps.get(planning.job.memory.app());
+            let image = app.map(|app| app.image.clone()).zip(planning.proposal.image().cloned());
+            async move {
+                match image {
+                    Some((repository, digest)) => self.ports.registry.has(&repository, &digest).await,
+                    None => Ok(true),
+                }
+            }
+        };
+        join_all(writing.iter().map(has)).await
     }
 
     async fn push(&self, prepared: &PreparedPush, writing: Vec<Planning>, round: u32) -> Vec<Job> {
@@ -419,6 +444,26 @@ fn unprepared(writing: Vec<Planning>, failed: Unprepared) -> Vec<Job> {
             jobs
         }
     }
+}
+
+/// Answers those whose image is not there or could not be asked for. The others are tried again: their commits
+/// are chained to those that may not be pushed.
+async fn without_images(writing: Vec<Planning>, there: Vec<PortResult<bool>>) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (Planning { job, .. }, there) in writing.into_iter().zip(there) {
+        let answer = match there {
+            Ok(true) => {
+                jobs.push(job);
+                continue;
+            }
+            Ok(false) => Ok(Written::Lost),
+            Err(error) => Err(error),
+        };
+        // Nothing was pushed, so that there is nothing to read back.
+        let forgotten = job.memory.update(forget).await;
+        drop(job.reply.send(forgotten.and(answer)));
+    }
+    jobs
 }
 
 fn new_commit(staged: &Staged) -> NewCommit {

@@ -55,6 +55,14 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
+    /// The image that it would deploy, if any.
+    pub(crate) fn image(&self) -> Option<&Digest> {
+        self.staged.iter().find_map(|staged| match staged.automatic.as_ref()? {
+            (_, Channel::Image, committed) => committed.digest.as_ref(),
+            (_, Channel::Infra, _) => None,
+        })
+    }
+
     /// Notes what was refused on `base`: the image of one revision, the overlay of another.
     pub(crate) fn note_refusals(&mut self, image: Option<&Revision>, overlay: &Revision, base: &Revision) {
         let refused_commit = |(environment, channel, verdict): &Refused| {
