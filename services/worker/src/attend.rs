@@ -17,7 +17,7 @@ use fabrique_ports::bus::EventBody;
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
-use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
@@ -29,6 +29,7 @@ use crate::lease::Lease;
 use crate::memory::AppMemory;
 use crate::pending::Pending;
 use crate::settle::settle;
+use crate::slots::{Slot, Slots};
 use crate::status;
 use crate::writeback::Image;
 
@@ -45,10 +46,8 @@ pub(crate) struct Shop {
     pub(crate) board: Arc<BoardView>,
     pub(crate) committer: Committer,
     pub(crate) announcer: Announcer,
-    /// One permit for each build that may run here.
-    pub(crate) slots: Arc<Semaphore>,
-    /// Told when a slot is free before its attendance ends.
-    pub(crate) slot_freed: Notify,
+    /// For the builds that may run here.
+    pub(crate) slots: Slots,
     /// Cancelled when running builds have to end.
     pub(crate) stop: CancellationToken,
 }
@@ -60,9 +59,9 @@ pub(crate) enum Left {
     Settled,
     /// Another worker claimed it first; the board will show it in a moment.
     Overtaken,
-    /// A build is wanted and every slot is taken: to be claimed again when one is free, or when a newer wake
-    /// than this may ask for something else.
-    NeedsSlot(Generation),
+    /// A build is wanted and its slot is waited for: to be claimed again when it gets one, or when a newer wake may
+    /// ask for something else.
+    NeedsSlot,
     /// A peer did not answer; the app has to wait.
     Troubled(PortError),
 }
@@ -74,7 +73,7 @@ pub(crate) struct Attendance {
     pub(crate) memory: Arc<AppMemory>,
     /// The trace of the wake that is being served.
     pub(crate) trace: Option<String>,
-    slot: Option<OwnedSemaphorePermit>,
+    slot: Option<Slot>,
     /// The pending status on its way: others wait for it, so that it cannot come last.
     pub(crate) pending: Mutex<Option<Pending>>,
 }
@@ -92,8 +91,8 @@ enum Leave {
     Lost,
 }
 
-/// Claims the app at `desk` and attends to it. `slot` is the permit for a build, where one is held already.
-pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<OwnedSemaphorePermit>) -> Left {
+/// Claims the app at `desk` and attends to it. `slot` is for its build, where it was handed one.
+pub(crate) async fn attend(shop: Arc<Shop>, desk: Desk, slot: Option<Slot>) -> Left {
     let app = desk.app.clone();
     let config = &shop.config;
     let lease = match Lease::claim(Arc::clone(&shop.ports.board), &desk, &config.name, config.lease).await {
@@ -198,7 +197,7 @@ impl Attendance {
 
     fn free_slot(&mut self) {
         self.slot = None;
-        self.shop.slot_freed.notify_one();
+        self.shop.slots.freed.notify_one();
     }
 
     async fn look(&self, app: &App, apps: &Apps, ahead: Option<Ahead>) -> PortResult<(View, Decision)> {
@@ -242,10 +241,10 @@ impl Attendance {
         match &decision.action {
             Action::Build { revision, key, no_cache } => {
                 if self.slot.is_none() {
-                    self.slot = Arc::clone(&self.shop.slots).try_acquire_owned().ok();
+                    self.slot = self.shop.slots.take(&app.name, noted);
                 }
                 if self.slot.is_none() {
-                    return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot(noted))));
+                    return Ok(Next::Leave(Leave::Undone(Left::NeedsSlot)));
                 }
                 let build = Build::prepare(self, app, revision, key, *no_cache, &decision.reason).await?;
                 self.build(app, build, noted).await
@@ -272,6 +271,7 @@ impl Attendance {
         let ended = build.run(self, app, noted).await;
         // What follows needs no daemon: the next build may begin.
         self.free_slot();
+        self.lease.served();
         match ended? {
             Ended::Image(image, finished) => {
                 self.write_back(app, Some(image), Some(*finished)).await?;

@@ -18,8 +18,8 @@ pub(crate) struct Lease {
     app: AppName,
     board: Arc<dyn Board>,
     record: WorkRecord,
-    /// The record's revision when it was claimed: the app's place in the queue.
-    claimed_at: u64,
+    /// The app's place in the queue, until it is served: the record's revision when it was claimed.
+    place: Option<u64>,
     revision: Arc<Mutex<u64>>,
     lost: CancellationToken,
     renewal: CancellationToken,
@@ -47,7 +47,7 @@ impl Lease {
             app: desk.app.clone(),
             board,
             record,
-            claimed_at: desk.revision,
+            place: Some(desk.revision),
             revision: Arc::new(Mutex::new(revision)),
             lost: CancellationToken::new(),
             renewal: CancellationToken::new(),
@@ -91,9 +91,17 @@ impl Lease {
         self.give_back(record).await
     }
 
-    /// Gives the app back as it was: still due, and not behind others.
+    /// The app had its turn: given back undone, it is behind those that waited meanwhile.
+    pub(crate) fn served(&mut self) {
+        self.place = None;
+    }
+
+    /// Gives the app back still due, and not behind others unless it was served.
     pub(crate) async fn release_undone(self) -> PortResult<()> {
-        let record = self.record.released_unserved(self.claimed_at);
+        let record = match self.place {
+            Some(place) => self.record.released_unserved(place),
+            None => self.record.released(self.record.done),
+        };
         self.give_back(record).await
     }
 

@@ -23,6 +23,7 @@ mod memory;
 mod pending;
 mod run;
 mod settle;
+mod slots;
 mod status;
 mod writeback;
 

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Desk, Due, Generation, next_due};
+use fabrique_core::work::{Desk, Due, next_due};
 use fabrique_observer::{AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::{Ambient, Fault};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,6 +20,7 @@ use crate::board::BoardView;
 use crate::commands;
 use crate::committer::Committer;
 use crate::config::{Ports, WorkerConfig};
+use crate::slots::{Slot, Slots};
 
 /// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
@@ -74,8 +74,7 @@ impl Worker {
         });
         let builds = CancellationToken::new();
         let shop = Arc::new(Shop {
-            slots: Arc::new(Semaphore::new(self.ports.placement.capacity())),
-            slot_freed: Notify::new(),
+            slots: Slots::new(self.ports.placement.capacity()),
             stop: builds.clone(),
             config: self.config,
             ports: self.ports,
@@ -105,21 +104,13 @@ struct FrontDesk {
     attended: JoinSet<Left>,
     /// Which task attends to which app.
     busy: HashMap<Id, AppName>,
-    /// Apps that want a build and found every slot taken.
-    need_slot: HashMap<AppName, Generation>,
     /// Apps whose peers did not answer: how often in a row, and when to look again.
     troubled: HashMap<AppName, (u32, Instant)>,
 }
 
 impl FrontDesk {
     fn new(shop: Arc<Shop>) -> Self {
-        Self {
-            shop,
-            attended: JoinSet::new(),
-            busy: HashMap::new(),
-            need_slot: HashMap::new(),
-            troubled: HashMap::new(),
-        }
+        Self { shop, attended: JoinSet::new(), busy: HashMap::new(), troubled: HashMap::new() }
     }
 
     async fn serve(&mut self, stop: &CancellationToken) {
@@ -127,6 +118,7 @@ impl FrontDesk {
         while !stop.is_cancelled() {
             changes.mark_unchanged();
             let desks = self.shop.board.desks(self.shop.config.lease);
+            self.forget_settled(&desks);
             while let Some((desk, slot)) = self.next(&desks) {
                 let app = desk.app.clone();
                 let task = self.attended.spawn(attend(Arc::clone(&self.shop), desk, slot));
@@ -137,31 +129,38 @@ impl FrontDesk {
                 () = stop.cancelled() => {}
                 _ = changes.changed() => {}
                 Some(left) = self.attended.join_next_with_id() => self.left(left),
-                () = self.shop.slot_freed.notified() => {}
+                () = self.shop.slots.freed.notified() => {}
                 () = tokio::time::sleep(sleep) => {}
             }
         }
     }
 
-    /// The next app to claim, with the slot it needs where it is known to need one.
-    fn next(&mut self, desks: &[Desk]) -> Option<(Desk, Option<OwnedSemaphorePermit>)> {
-        let slots = self.shop.slots.available_permits();
-        let building = self.shop.ports.placement.capacity().saturating_sub(slots);
-        if self.busy.len() >= self.shop.config.looks + building {
+    /// Nobody waits for the slot of an app that another worker holds or has served.
+    fn forget_settled(&self, desks: &[Desk]) {
+        let (now, own) = (self.shop.ambient.now(), self.shop.config.name.as_str());
+        for desk in desks {
+            // The board may not show yet that an app of our own was given back.
+            let ours = desk.record.holder.as_deref() == Some(own) || self.is_busy(&desk.app);
+            if !ours && desk.due(now) != Due::Now {
+                self.shop.slots.forget(&desk.app);
+            }
+        }
+    }
+
+    /// The next app to claim, with its slot where it waits for one and one is free.
+    fn next(&mut self, desks: &[Desk]) -> Option<(Desk, Option<Slot>)> {
+        let slots = &self.shop.slots;
+        if self.busy.len() >= self.shop.config.looks + slots.taken() {
             return None;
         }
         let now = Instant::now();
         let open = desks.iter().filter(|desk| {
             !self.is_busy(&desk.app)
-                && (slots > 0 || self.need_slot.get(&desk.app).is_none_or(|seen| desk.wanted > *seen))
+                && !slots.has_to_wait(&desk.app, desk.wanted)
                 && self.troubled.get(&desk.app).is_none_or(|(_, until)| *until <= now)
         });
         let desk = next_due(open, self.shop.ambient.now())?.clone();
-        let slot = if self.need_slot.remove(&desk.app).is_some() {
-            Arc::clone(&self.shop.slots).try_acquire_owned().ok()
-        } else {
-            None
-        };
+        let slot = slots.hand_to(&desk.app);
         Some((desk, slot))
     }
 
@@ -174,15 +173,14 @@ impl FrontDesk {
             }
         };
         let Some(app) = self.busy.remove(&task) else { return };
+        if !matches!(left, Some(Left::NeedsSlot)) {
+            self.shop.slots.forget(&app);
+        }
         let Some(left) = left else { return };
         match left {
-            Left::Settled => drop(self.troubled.remove(&app)),
+            Left::Settled | Left::NeedsSlot => drop(self.troubled.remove(&app)),
             Left::Overtaken => {
                 self.troubled.insert(app, (0, Instant::now() + self.backoff(0, true) / 4));
-            }
-            Left::NeedsSlot(seen) => {
-                self.troubled.remove(&app);
-                self.need_slot.insert(app, seen);
             }
             Left::Troubled(error) => {
                 let (times, _) = self.troubled.get(&app).copied().unwrap_or((0, Instant::now()));
