@@ -97,6 +97,9 @@ async fn a_worker_killed_while_building_is_replaced() {
     scene.worker.peer.kill9().await.unwrap();
     let second = scene.taken_over(&revision).await;
     assert_eq!(second.logged(BUILDING), 1);
+    let left = scene.stage.build_becomes("citation", &revision, "failed").await.unwrap();
+    assert_eq!(left.message, "its worker went away");
+    assert!(left.ended.is_some(), "{left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

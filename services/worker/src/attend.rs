@@ -155,9 +155,8 @@ impl Attendance {
                 return self.unregistered(name, noted).await;
             };
             if look == 0 {
-                let token = self.lease.token();
-                let config = &self.shop.config;
-                settle(&self.shop.ports, &config.apps_repo, app, &apps, &self.memory, token).await?;
+                let (config, claim) = (&self.shop.config, (self.lease.token(), self.shop.ambient.now()));
+                settle(&self.shop.ports, &config.apps_repo, app, &apps, &self.memory, claim).await?;
             }
             let (view, decision) = self.look(app, &apps, ahead).await?;
             if said.as_ref() != Some(&decision) {

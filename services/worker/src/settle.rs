@@ -6,6 +6,7 @@ use fabrique_core::build::BuildInputs;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
 use fabrique_core::memory::{Committed, Intent, Memory, Running};
+use fabrique_core::time::Timestamp;
 use fabrique_gitops::composition;
 use fabrique_observer::Apps;
 use fabrique_ports::PortResult;
@@ -23,13 +24,13 @@ pub(crate) async fn settle(
     app: &App,
     apps: &Apps,
     memory: &AppMemory,
-    token: u64,
+    (token, now): (u64, Timestamp),
 ) -> PortResult<()> {
     let before = memory.get().await;
     let abandoned = before.running.clone().filter(|running| running.token != token);
     // Closed before it is forgotten: whoever comes after a crash in between closes it again.
     if let Some(running) = &abandoned {
-        close_abandoned(ports, running, &before).await?;
+        close_abandoned(ports, running, &before, now).await?;
     }
     let fates = fates(ports, apps_repo, &before, &apps.commit).await?;
     let deployed = deployed_by_us(app, apps, &before);
@@ -120,7 +121,12 @@ fn deployed_by_us(app: &App, apps: &Apps, memory: &Memory) -> Vec<(EnvironmentNa
 
 /// Ends the history of a build without a worker. One whose image is recorded may be adopted yet, and is
 /// written as committed then.
-async fn close_abandoned(ports: &Ports, running: &Running, memory: &Memory) -> PortResult<()> {
+async fn close_abandoned(
+    ports: &Ports,
+    running: &Running,
+    memory: &Memory,
+    now: Timestamp,
+) -> PortResult<()> {
     let Some(mut entry) = ports.history.build(&running.build).await? else { return Ok(()) };
     if entry.phase.is_final() {
         return Ok(());
@@ -131,6 +137,7 @@ async fn close_abandoned(ports: &Ports, running: &Running, memory: &Memory) -> P
         Some(built) => BuildPhase::NotCommitted { digest: built.digest.clone(), reason: why.to_owned() },
         None => BuildPhase::Failed { kind: FailureKind::Infrastructure, message: why.to_owned() },
     };
+    entry.ended = Some(now);
     ports.history.put_build(&entry).await?;
     ports.logs.close_log(&running.build).await
 }

@@ -26,6 +26,8 @@ pub struct BuildSeen {
     pub phase: String,
     /// Why it failed or was not committed; empty otherwise.
     pub message: String,
+    /// When it ended, in milliseconds since 1970; nothing while it is under way.
+    pub ended: Option<u64>,
 }
 
 impl Stage {
@@ -85,6 +87,7 @@ impl Stage {
                 revision: text(&build["revision"]),
                 phase: text(&build["phase"]["phase"]),
                 message: text(&build["phase"]["message"]) + &text(&build["phase"]["reason"]),
+                ended: build["ended"].as_u64(),
             })
             .collect();
         builds.sort_by(|one, other| one.id.cmp(&other.id));
