@@ -87,10 +87,8 @@ pub(crate) async fn reconciler(
     let bus = checked_bus(adapters, Role::Reconciler).await?;
     let section = &adapters.config.reconciler;
     serve_health("reconciler.listen", section.listen.as_deref(), &bus, metrics, &stop).await?;
-    let history = crate::wiring::historian(adapters, &bus).await?;
-    let reconciler = crate::wiring::reconciler(adapters, &bus, &history);
+    let reconciler = crate::wiring::reconciler(adapters, &bus);
     reconciler.run_every(every.unwrap_or(adapters.config.reconciler.every), stop).await;
-    history.close().await;
     bus.close().await;
     Ok(())
 }

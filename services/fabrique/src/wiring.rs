@@ -223,21 +223,15 @@ fn read_tokens(directory: &Path) -> anyhow::Result<BTreeMap<String, SecretString
     Ok(tokens)
 }
 
-/// The bus that a reconciler writes the history of builds through. That is the worker's right; a reconciler that
-/// runs without the worker's password uses its own user, which needs the right then.
-pub(crate) async fn historian(adapters: &Adapters, own: &Bus) -> anyhow::Result<Bus> {
-    if adapters.has_user(Role::Worker) { adapters.bus(Role::Worker).await } else { Ok(own.clone()) }
-}
-
-/// A reconciler over `bus`, which ends attempts through `history`.
-pub(crate) fn reconciler(adapters: &Adapters, bus: &Bus, history: &Bus) -> Reconciler {
+/// A reconciler over `bus`.
+pub(crate) fn reconciler(adapters: &Adapters, bus: &Bus) -> Reconciler {
     let bus = Arc::new(bus.clone());
     let section = &adapters.config.reconciler;
     let ports = fabrique_reconciler::Ports {
         board: Arc::clone(&bus) as _,
         wakes: Arc::clone(&bus) as _,
         memories: Arc::clone(&bus) as _,
-        history: Arc::new(history.clone()),
+        history: Arc::clone(&bus) as _,
         records: Arc::clone(&bus) as _,
         registry: Arc::clone(&adapters.registry) as _,
         events: Arc::clone(&bus) as _,

@@ -138,10 +138,10 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
-        Self::writing_history_as("worker").await
+        Self::ending_attempts_as("reconciler").await
     }
 
-    async fn writing_history_as(role: &str) -> Self {
+    async fn ending_attempts_as(role: &str) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let bed = Bed::builder().gitea().nats().registry().start().await.unwrap();
         for org in ["cluster", "atlas"] {

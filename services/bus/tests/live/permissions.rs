@@ -1,13 +1,15 @@
 //! What each role may and may not do.
 
-use fabrique_core::id::{AppName, BuildKey};
+use fabrique_core::id::{AppName, BuildKey, Revision};
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
 use fabrique_core::work::WorkRecord;
 use fabrique_ports::bus::{
     Board as _, BusSetup as _, Command, Commands as _, Event, EventBody, Events as _, Request, Wakes as _,
 };
-use fabrique_ports::records::{BuildHistory as _, Logs as _, Memories as _, Records as _};
+use fabrique_ports::records::{
+    BuildEntry, BuildHistory as _, BuildPhase, Logs as _, Memories as _, Records as _, Swap,
+};
 use fabrique_ports::{Fault, PortResult};
 use futures::StreamExt as _;
 
@@ -80,17 +82,33 @@ async fn the_worker_does_its_work_and_cannot_change_the_streams() {
 }
 
 #[tokio::test]
-async fn the_reconciler_reads_and_wakes_and_does_not_write() {
+async fn the_reconciler_reads_and_wakes_and_ends_attempts_and_does_no_work() {
     let bus = bus(shared_bed().await, "reconciler").await;
     let app = new_app();
     bus.wake(&app, &push()).await.unwrap();
     bus.desks().await.unwrap();
     bus.memories().await.unwrap();
     bus.builds(Some(&app), 5).await.unwrap();
+    let attempt = BuildEntry {
+        build: new_build(&app),
+        app: app.clone(),
+        key: BuildKey::parse(&"d".repeat(64)).unwrap(),
+        revision: Revision::parse(&"1".repeat(40)).unwrap(),
+        reason: "it is not built yet".to_owned(),
+        phase: BuildPhase::Superseded { by: None },
+        daemon: None,
+        queued: Timestamp(0),
+        ended: Some(Timestamp(1)),
+    };
+    assert!(matches!(bus.swap_build(&attempt, 0).await.unwrap(), Swap::Done(_)));
     let (work, thought) = (WorkRecord::default(), Memory::default());
-    let (swap, memory) = tokio::join!(bus.swap_work(&app, &work, 0), bus.swap_memory(&app, &thought, 0),);
+    let (swap, memory, decided) =
+        tokio::join!(bus.swap_work(&app, &work, 0), bus.swap_memory(&app, &thought, 0), async {
+            bus.publish(&decision(&app)).await
+        });
     denied("claiming", swap);
     denied("writing a memory", memory);
+    denied("publishing a decision", decided);
 }
 
 #[tokio::test]

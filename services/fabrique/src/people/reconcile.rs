@@ -17,10 +17,8 @@ use crate::wiring::{self, Adapters};
 pub(crate) async fn once(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
     // The start timeout of services: a timer is as patient as they are.
     let bus = adapters.bus(Role::Reconciler).await?;
-    let history = wiring::historian(adapters, &bus).await?;
-    let reconciler = wiring::reconciler(adapters, &bus, &history);
+    let reconciler = wiring::reconciler(adapters, &bus);
     let swept = showing("looking at every app", reconciler.sweep(Depth::Full)).await;
-    history.close().await;
     bus.close().await;
     let sweep = swept?;
     if console.is_json() {

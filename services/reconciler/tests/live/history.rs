@@ -39,8 +39,8 @@ async fn leave(cluster: &Cluster, app: &AppName, phase: BuildPhase) -> BuildEntr
 }
 
 /// Without any app: what is left over is all there is.
-async fn empty(history: &str) -> Cluster {
-    let cluster = Cluster::writing_history_as(history).await;
+async fn empty(role: &str) -> Cluster {
+    let cluster = Cluster::ending_attempts_as(role).await;
     cluster.apps.write("README.md", "nobody is registered\n").await.unwrap();
     cluster.publish().await;
     cluster
@@ -52,7 +52,7 @@ async fn remember(cluster: &Cluster, app: &AppName, memory: &Memory) {
 
 #[tokio::test]
 async fn an_attempt_whose_worker_died_and_whose_app_nobody_claims_is_ended_once() {
-    let cluster = empty("worker").await;
+    let cluster = empty("reconciler").await;
     let [gone, built, young, running, held] = ["gone", "built", "young", "running", "held"].map(name);
     let lost = leave(&cluster, &gone, BuildPhase::Building).await;
     let digest = Digest::of(b"an image");
