@@ -232,6 +232,7 @@ pub(crate) fn reconciler(adapters: &Adapters, bus: &Bus) -> Reconciler {
         wakes: Arc::clone(&bus) as _,
         memories: Arc::clone(&bus) as _,
         history: Arc::clone(&bus) as _,
+        logs: Arc::clone(&bus) as _,
         records: Arc::clone(&bus) as _,
         registry: Arc::clone(&adapters.registry) as _,
         events: Arc::clone(&bus) as _,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_ports::bus::{Board, Events, Wakes};
-use fabrique_ports::records::{BuildHistory, Memories, Records};
+use fabrique_ports::records::{BuildHistory, Logs, Memories, Records};
 use fabrique_ports::registry::Registry;
 
 /// The world, as far as the reconciler touches it beyond what its observer reads.
@@ -19,6 +19,8 @@ pub struct Ports {
     pub memories: Arc<dyn Memories>,
     /// The history of builds, to be read and written.
     pub history: Arc<dyn BuildHistory>,
+    /// Build output, to be closed.
+    pub logs: Arc<dyn Logs>,
     /// Build key to digest.
     pub records: Arc<dyn Records>,
     /// The image registry.

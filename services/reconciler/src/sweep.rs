@@ -242,8 +242,9 @@ impl Reconciler {
         }
     }
 
-    /// Ends the attempts in the history that nobody is at. Whether somebody is, is asked after the entry was
-    /// read, and the entry is replaced only as it was read: a worker's own word always counts more.
+    /// Ends the attempts in the history that nobody is at, and their logs for those who follow them. Whether somebody
+    /// is at one is asked after the entry was read, and the entry is replaced only as it was read: a worker's own
+    /// word always counts more.
     async fn end_abandoned(&self, round: &Round, sweep: &mut Sweep) -> PortResult<()> {
         let ports = &self.ports;
         for Versioned { value: entry, revision } in ports.history.unfinished_builds().await? {
@@ -256,6 +257,8 @@ impl Reconciler {
                 continue;
             }
             let ended = attempt.ended(now);
+            // First, so that a sweep that dies in between leaves the attempt to the next one.
+            ports.logs.close_log(&ended.build).await?;
             match ports.history.swap_build(&ended, revision).await? {
                 Swap::Done(_) => {
                     tracing::info!(build = %ended.build, phase = ?ended.phase, "an attempt that nobody ended is over");
@@ -295,7 +298,13 @@ impl Reconciler {
     }
 
     async fn wake(&self, app: &AppName, reason: &str, now: Timestamp) -> PortResult<()> {
-        let cause = WakeCause { kind: "sweep".to_owned(), detail: reason.to_owned(), trace: None, at: now, named: None };
+        let cause = WakeCause {
+            kind: "sweep".to_owned(),
+            detail: reason.to_owned(),
+            trace: None,
+            at: now,
+            named: None,
+        };
         self.ports.wakes.wake(app, &cause).await?;
         tracing::info!(%app, reason, "woken");
         Ok(())
@@ -362,7 +371,9 @@ fn lost(app: &AppName, image: &images::Image) -> Finding {
 /// Attempts that nobody ended cannot be ended here either.
 fn unwritten(error: &PortError) -> Finding {
     let remedy = match error.fault() {
-        Fault::Denied => "let the user write the history: publish to `$KV.FABRIQUE_BUILDS.>`",
+        Fault::Denied => {
+            "let the user end attempts: publish to `$KV.FABRIQUE_BUILDS.>` and `fabrique_log.*`, and read `FABRIQUE_LOGS`"
+        }
         Fault::Transient | Fault::Unexpected => "the next full sweep tries again",
     };
     Finding {

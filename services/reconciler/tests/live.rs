@@ -165,13 +165,15 @@ impl Cluster {
             bus.clone(),
             Policy::default(),
         );
+        let ending = Arc::new(self::bus(&bed, role).await);
         let rules = Rules { registries: vec![bed.registry().host()] };
         let reader = Arc::new(AppsReader::new(Arc::new(GitDeployments::new(git).unwrap()), rules));
         let ports = Ports {
             board: bus.clone(),
             wakes: bus.clone(),
             memories: bus.clone(),
-            history: Arc::new(self::bus(&bed, role).await),
+            history: ending.clone(),
+            logs: ending,
             records: bus.clone(),
             registry: registry.clone(),
             events: bus,

@@ -101,6 +101,7 @@ async fn the_reconciler_reads_and_wakes_and_ends_attempts_and_does_no_work() {
         ended: Some(Timestamp(1)),
     };
     assert!(matches!(bus.swap_build(&attempt, 0).await.unwrap(), Swap::Done(_)));
+    bus.close_log(&attempt.build).await.unwrap();
     let (work, thought) = (WorkRecord::default(), Memory::default());
     let (swap, memory, decided) =
         tokio::join!(bus.swap_work(&app, &work, 0), bus.swap_memory(&app, &thought, 0), async {

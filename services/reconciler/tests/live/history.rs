@@ -1,13 +1,16 @@
 //! Attempts that nobody ended.
 
+use std::time::Duration;
+
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, Revision};
 use fabrique_core::memory::{Built, Memory, Running};
 use fabrique_core::time::Timestamp;
 use fabrique_ports::Ambient as _;
 use fabrique_ports::bus::Board as _;
-use fabrique_ports::records::{BuildEntry, BuildHistory as _, BuildPhase, Memories as _, Swap};
+use fabrique_ports::records::{BuildEntry, BuildHistory as _, BuildPhase, Logs as _, Memories as _, Swap};
 use fabrique_reconciler::{Closed, Depth};
+use futures::StreamExt as _;
 
 use crate::{Clock, Cluster, name};
 
@@ -55,6 +58,8 @@ async fn an_attempt_whose_worker_died_and_whose_app_nobody_claims_is_ended_once(
     let cluster = empty("reconciler").await;
     let [gone, built, young, running, held] = ["gone", "built", "young", "running", "held"].map(name);
     let lost = leave(&cluster, &gone, BuildPhase::Building).await;
+    cluster.admin.append_log(&lost.build, &["the last words".to_owned()]).await.unwrap();
+    let following = cluster.admin.read_log(&lost.build, true).await.unwrap();
     let digest = Digest::of(b"an image");
     let recorded = leave(&cluster, &built, BuildPhase::Building).await;
     let image =
@@ -91,6 +96,8 @@ async fn an_attempt_whose_worker_died_and_whose_app_nobody_claims_is_ended_once(
     assert_eq!(sweep.closed, expected);
     let shown = cluster.admin.build(&lost.build).await.unwrap().unwrap();
     assert_eq!((shown.phase, shown.ended.is_some()), (failed, true));
+    let followed = tokio::time::timeout(Duration::from_secs(10), following.count()).await;
+    assert_eq!(followed.unwrap(), 1, "who follows the log has its line and its end");
     for app in [&young, &running, &held] {
         let left = cluster.admin.builds(Some(app), 1).await.unwrap();
         assert!(!left[0].phase.is_final(), "{left:?}");
@@ -105,6 +112,9 @@ async fn a_sweep_that_may_not_write_the_history_says_which_right_it_lacks() {
     let (sweep, _) = cluster.sweep(Depth::Full).await;
     assert_eq!((sweep.closed, sweep.failed), (vec![], vec![]));
     let [finding] = &sweep.findings[..] else { panic!("{:?}", sweep.findings) };
-    assert!(finding.remedy.contains("publish to `$KV.FABRIQUE_BUILDS.>`"), "{finding:?}");
+    assert!(
+        finding.remedy.contains("publish to `$KV.FABRIQUE_BUILDS.>` and `fabrique_log.*`"),
+        "{finding:?}"
+    );
     assert_eq!(cluster.admin.build(&lost.build).await.unwrap(), Some(lost));
 }
