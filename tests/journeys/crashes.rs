@@ -151,16 +151,19 @@ async fn the_build_of_a_dead_worker_whose_app_was_unregistered_is_ended_by_a_swe
     scene.stage.hook("cluster", "apps").await.unwrap();
     let revision = scene.push_to_the_gate().await;
     scene.worker.peer.kill9().await.unwrap();
+    scene.stage.allow_statuses("citation", false).await.unwrap();
     let apps = scene.stage.clone_apps().await.unwrap();
     apps.git(&["rm", "-q", "apps/citation/app.yaml"]).await.unwrap();
     apps.commit("Unregister citation").await.unwrap();
     apps.push().await.unwrap();
     let second = scene.stage.worker().await.unwrap();
     second.logs(1, &["app=citation", "not registered"]).await.unwrap();
+    second.logs(1, &["app=citation", "the commit status was not set"]).await.unwrap();
     scene.stage.settled("citation", 0).await.unwrap();
     // Nothing claims it again.
     let left = scene.stage.build_becomes("citation", &revision, "building").await.unwrap();
 
+    scene.stage.allow_statuses("citation", true).await.unwrap();
     let ended = wait_until("a sweep to end the build", LONG, || async {
         let sweep = scene.stage.json(&["reconcile", "--once"]).await.ok()?;
         sweep["closed"].as_array()?.first().cloned()
@@ -169,6 +172,9 @@ async fn the_build_of_a_dead_worker_whose_app_was_unregistered_is_ended_by_a_swe
     assert_eq!((&ended["build"], &ended["phase"]), (&left.id.as_str().into(), &"failed".into()));
     let shown = scene.stage.build_becomes("citation", &revision, "failed").await.unwrap();
     assert_eq!(shown.message, "its worker went away");
+    // The same sweep woke the app for it.
+    let status = scene.stage.status_becomes(&scene.app, &revision, "error").await.unwrap();
+    assert_eq!(status.description, "not built: the app is not registered any more");
     scene.gate.open();
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
+use crate::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, RepoName, Revision};
 use crate::time::Timestamp;
 
 /// The record of one app.
@@ -42,6 +42,9 @@ pub struct Memory {
     /// Revisions whose commit status is `pending` and has to be closed.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pending_statuses: BTreeSet<Revision>,
+    /// The repository of the last build, where its statuses are still to be closed once the registration is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<RepoName>,
     /// The last commit status given to a target: set again only when it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,

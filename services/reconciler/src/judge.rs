@@ -62,11 +62,21 @@ impl Standing<'_> {
     }
 }
 
-/// Why an app that is not registered any more is to be woken: its build is to be stopped, or forgotten.
+/// Why an app that is not registered any more is to be woken: its build is to be stopped, or forgotten, and its
+/// commit statuses are to be closed.
 pub(crate) fn unregistered(desk: &Desk, memory: &Memory, now: Timestamp) -> Option<String> {
-    let running = memory.running.as_ref()?;
-    let due = desk.record.holder.is_none() && desk.due(now) == Due::Now;
-    (!due).then(|| format!("it is not registered any more, and the build {} is under way", running.build))
+    let idle = desk.record.holder.is_none();
+    if idle && desk.due(now) == Due::Now {
+        return None;
+    }
+    let left = match (&memory.running, memory.pending_statuses.first()) {
+        (Some(running), _) => format!("the build {} is under way", running.build),
+        (None, Some(revision)) if idle => {
+            format!("the commit status of {} is still pending", revision.short())
+        }
+        (None, Some(_) | None) => return None,
+    };
+    Some(format!("it is not registered any more, and {left}"))
 }
 
 #[cfg(test)]
@@ -194,6 +204,19 @@ mod tests {
         assert!(unregistered(&desk(3, 3), &half_built(), NOW).is_some());
         assert_eq!(unregistered(&desk(4, 3), &half_built(), NOW), None);
         assert_eq!(unregistered(&desk(3, 3), &Memory::default(), NOW), None);
+    }
+
+    #[test]
+    fn the_pending_status_of_a_removed_app_is_woken_for_unless_somebody_is_at_it() {
+        let memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
+        let woken = unregistered(&desk(3, 3), &memory, NOW);
+        let expected =
+            "it is not registered any more, and the commit status of 111111111111 is still pending";
+        assert_eq!(woken.as_deref(), Some(expected));
+        assert_eq!(unregistered(&desk(4, 3), &memory, NOW), None);
+        let mut held = desk(3, 3);
+        held.record = held.record.claimed_by("worker-1");
+        assert_eq!(unregistered(&held, &memory, NOW), None);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Attending to one claimed app: look, decide, act, until nothing is left to do.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
-use fabrique_core::id::{AppName, Channel, Revision};
+use fabrique_core::id::{AppName, Channel, RepoName, Revision};
 use fabrique_core::memory::{Memory, Reported};
 use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
@@ -359,8 +360,8 @@ impl Attendance {
 
     /// A build whose app was unregistered meanwhile: recorded, and deployed nowhere.
     async fn disown(&self, app: &App, image: &Image, mut entry: BuildEntry) {
-        let reason = "the app is not registered any more".to_owned();
-        let status = status::disowned(&app.name, &reason, self.shop.config.link.clone());
+        let reason = status::UNREGISTERED.to_owned();
+        let status = status::disowned(&app.name, true, self.shop.config.link.clone());
         self.close_status(app, &image.revision, &status).await;
         entry.phase = BuildPhase::NotCommitted { digest: image.digest.clone(), reason };
         entry.ended = Some(self.shop.ambient.now());
@@ -419,14 +420,31 @@ impl Attendance {
     /// An app that is not registered (any more): whatever it was doing is over.
     async fn unregistered(&self, name: &AppName, noted: Generation) -> PortResult<Leave> {
         tracing::info!(app = %name, "not registered, nothing to do");
+        let open = self.disown_statuses(name).await;
         self.memory
             .update(|memory| {
                 memory.running = None;
-                // Nobody knows any more in which repository they are.
-                memory.pending_statuses.clear();
+                memory.pending_statuses.clone_from(&open);
             })
             .await?;
         Ok(Leave::Done(noted))
+    }
+
+    /// Closes the statuses that an app without a registration left pending. Returns those that could not be closed,
+    /// for which the reconciler wakes the app again.
+    async fn disown_statuses(&self, name: &AppName) -> BTreeSet<Revision> {
+        let memory = self.memory.get().await;
+        let mut open = BTreeSet::new();
+        // A memory of an earlier version does not know in which repository they are.
+        let Some(source) = &memory.source else { return open };
+        for revision in memory.pending_statuses {
+            let is_built = memory.built.as_ref().is_some_and(|built| built.revision == revision);
+            let status = status::disowned(name, is_built, self.shop.config.link.clone());
+            if !self.set_status(source, &revision, &status).await {
+                open.insert(revision);
+            }
+        }
+        open
     }
 
     /// Gives the target its commit status, and closes those that earlier builds left pending. A status that
@@ -459,7 +477,9 @@ impl Attendance {
     /// Gives a target its status unless it has it already.
     async fn give_status(&self, app: &App, revision: &Revision, status: &CommitStatus, memory: &Memory) {
         let reported = Reported { revision: revision.clone(), description: status.description.clone() };
-        if memory.reported.as_ref() == Some(&reported) || !self.set_status(app, revision, status).await {
+        if memory.reported.as_ref() == Some(&reported)
+            || !self.set_status(&app.source.repo, revision, status).await
+        {
             return;
         }
         let open = status.state == StatusState::Pending;
@@ -474,7 +494,7 @@ impl Attendance {
 
     /// Closes the pending status of a revision.
     pub(crate) async fn close_status(&self, app: &App, revision: &Revision, status: &CommitStatus) {
-        if self.set_status(app, revision, status).await {
+        if self.set_status(&app.source.repo, revision, status).await {
             self.note(|memory| {
                 memory.pending_statuses.remove(revision);
             })
@@ -494,16 +514,17 @@ impl Attendance {
         self.give_status(app, &image.revision, &status, &memory).await;
     }
 
-    pub(crate) async fn set_status(&self, app: &App, revision: &Revision, status: &CommitStatus) -> bool {
+    async fn set_status(&self, repo: &RepoName, revision: &Revision, status: &CommitStatus) -> bool {
+        let app = self.memory.app();
         if let Some(pending) = self.pending.lock().await.take()
             && let Err(error) = pending.gone().await
         {
-            tracing::error!(app = %app.name, %error, "setting the pending status panicked");
+            tracing::error!(%app, %error, "setting the pending status panicked");
         }
-        match self.shop.ports.forge.set_status(&app.source.repo, revision, status).await {
+        match self.shop.ports.forge.set_status(repo, revision, status).await {
             Ok(StatusOutcome::Set | StatusOutcome::UnknownRevision) => true,
             Err(error) => {
-                tracing::warn!(app = %app.name, %revision, %error, "the commit status was not set");
+                tracing::warn!(%app, %revision, %error, "the commit status was not set");
                 false
             }
         }

@@ -86,11 +86,13 @@ impl Build {
             started: now,
             pushed: false,
         };
+        let source = app.source.repo.clone();
         attendance
             .memory
             .update(move |memory| {
                 memory.running = Some(running.clone());
                 memory.pending_statuses.insert(running.revision.clone());
+                memory.source = Some(source.clone());
                 // The pending status that follows hides the one that was reported.
                 memory.reported = None;
             })

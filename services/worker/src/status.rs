@@ -88,10 +88,13 @@ pub(crate) fn built_only(
     status(app, state, description, link)
 }
 
-/// A build that nobody may deploy any more.
-pub(crate) fn disowned(app: &AppName, why: &str, link: Option<String>) -> CommitStatus {
-    let description = format!("built, not deployed: {why}");
-    status(app, StatusState::Error, description, link)
+/// Why nothing of an app without a registration is built or deployed.
+pub(crate) const UNREGISTERED: &str = "the app is not registered any more";
+
+/// The status of a revision, built or not, whose app is not registered any more.
+pub(crate) fn disowned(app: &AppName, is_built: bool, link: Option<String>) -> CommitStatus {
+    let how_far = if is_built { "built, not deployed" } else { "not built" };
+    status(app, StatusState::Error, format!("{how_far}: {UNREGISTERED}"), link)
 }
 
 /// A pending status whose build nothing needs any more.

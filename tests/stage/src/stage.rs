@@ -19,7 +19,7 @@ const SECRET: &str = "s3cret";
 
 /// The users behind the tokens.
 const READER: &str = "fabrique-read";
-const REPORTER: &str = "fabrique-status";
+pub(crate) const REPORTER: &str = "fabrique-status";
 const HOOKER: &str = "fabrique-hooks";
 /// What the tokens that write may do.
 pub(crate) const WRITES: [&str; 2] = ["write:repository", "read:user"];

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::stage::{DEPLOYER, Fabrique, Stage, WRITES};
+use crate::stage::{DEPLOYER, Fabrique, REPORTER, Stage, WRITES};
 
 /// Gitea lets a user's own password alone list and delete tokens.
 const PASSWORD: &str = "only-for-the-test-bed-0";
@@ -52,5 +52,15 @@ impl Stage {
     pub async fn allow_writing_apps(&self, allowed: bool) -> Result<()> {
         let right = if allowed { "write" } else { "read" };
         self.bed.gitea().add_collaborator("cluster", "apps", DEPLOYER, right).await
+    }
+
+    /// Gives the user that sets commit statuses on a repository in `atlas` the right to, or leaves it the right to
+    /// read.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn allow_statuses(&self, repo: &str, allowed: bool) -> Result<()> {
+        let right = if allowed { "write" } else { "read" };
+        self.bed.gitea().add_collaborator("atlas", repo, REPORTER, right).await
     }
 }
