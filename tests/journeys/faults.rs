@@ -240,9 +240,13 @@ async fn a_token_that_is_revoked_during_a_build_is_named_and_not_hammered() {
     let revision = scene.push_to_the_gate().await;
     scene.stage.revoke_apps_token().await.unwrap();
     scene.gate.open();
-    scene.fabrique.logs(1, &["needs a person", "app=citation"]).await.unwrap();
+    scene.fabrique.logs(1, &["needs a person", "app=citation", "gitea.apps_token"]).await.unwrap();
     // Not even cluster/apps can be read: no attempt can fail, and the worker comes back as seldom as it can.
-    scene.fabrique.logs(3, &["looked in vain", "app=citation"]).await.unwrap();
+    scene
+        .fabrique
+        .logs(3, &["looked in vain", "app=citation", "`gitea.apps_token` for cluster/apps"])
+        .await
+        .unwrap();
     let waits = scene.fabrique.values(&["looked in vain", "app=citation"], "wait_ms");
     assert!(waits.iter().all(|wait| wait.parse::<u64>().unwrap() >= 1_000), "half of the longest: {waits:?}");
     let (code, report, _) = scene.stage.try_command(&["doctor"]).await.unwrap();
@@ -251,6 +255,13 @@ async fn a_token_that_is_revoked_during_a_build_is_named_and_not_hammered() {
     let (code, _, trouble) = scene.stage.try_command(&["dlq"]).await.unwrap();
     assert_eq!(code, 4);
     assert!(trouble.contains("the forge refuses"), "{trouble}");
+    for command in [&["status"][..], &["why", "citation"]] {
+        let (_, said, trouble) = scene.stage.try_command(command).await.unwrap();
+        assert!(
+            format!("{said}{trouble}").contains("`gitea.apps_token` for cluster/apps"),
+            "{said}{trouble}"
+        );
+    }
 
     scene.fabrique.peer.stop().await.unwrap();
     scene.stage.renew_apps_token(&scene.fabrique).await.unwrap();

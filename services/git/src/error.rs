@@ -149,7 +149,10 @@ impl GitError {
 
     fn remedy(&self) -> Option<&'static str> {
         match self {
-            GitError::Refused(_) => Some("check that the repository is there and what its token may do"),
+            GitError::Refused(_) => Some(
+                "check that the repository is there and its token not wrong, expired or revoked: `gitea.apps_token` \
+                 for cluster/apps, `gitea.read_token` for sources",
+            ),
             GitError::NoBranch { .. } => Some("push the branch, or name another one in the configuration"),
             GitError::State { .. } | GitError::DiskFull { .. } => {
                 Some("check the state directory's rights and free space")

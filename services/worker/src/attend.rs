@@ -345,6 +345,7 @@ impl Attendance {
                 None => Ok(()),
             },
             Written::Denied(why) => {
+                let why = format!("{why} (check `gitea.apps_token` and what its user may do)");
                 self.warn(&why);
                 match image {
                     Some(image) => self.fail(&image, None, &why).await,
