@@ -5,7 +5,7 @@
 //! worker, and wakes the apps that need something, saying why. It also wakes what somebody left unfinished:
 //! a holder whose record does not move, a build without a worker, a commit whose outcome nobody read back, a
 //! commit status that is still pending. And it ends attempts that the history shows as under way although
-//! their worker died without a word and nothing brings another to them.
+//! their worker died without a word and nothing brings another to them, together with their logs.
 //!
 //! * **Cheap.** An app whose head is deployed costs one request to the forge; one whose head differs in no
 //!   watched path costs none beyond that once its history is in the local clone.
