@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use fabrique_core::id::{BranchName, RepoName, Revision};
 use fabrique_gitea::{Gitea, GiteaConfig, GiteaError};
 use fabrique_ports::PortResult;
-use fabrique_ports::forge::{BranchHead, CommitStatus, Forge, StatusOutcome};
+use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, StatusOutcome};
 use secrecy::SecretString;
 
 /// Clients of one server that differ in their read token.
@@ -40,6 +40,10 @@ impl Forges {
 impl Forge for Forges {
     async fn branch_head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
         self.reading(repo).branch_head(repo, branch).await
+    }
+
+    async fn branch_tip(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<BranchTip>> {
+        self.reading(repo).branch_tip(repo, branch).await
     }
 
     async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {

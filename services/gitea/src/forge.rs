@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use fabrique_core::id::{BranchName, RepoName, Revision};
 use fabrique_ports::PortResult;
-use fabrique_ports::forge::{BranchHead, CommitStatus, Forge, StatusOutcome, StatusState};
+use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, StatusOutcome, StatusState};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
@@ -27,10 +27,43 @@ struct Commit {
     id: String,
 }
 
+#[derive(Deserialize)]
+struct TipCommit {
+    sha: String,
+    commit: CommitDetails,
+    #[serde(default)]
+    parents: Vec<ParentCommit>,
+    files: Option<Vec<TouchedFile>>,
+}
+
+#[derive(Deserialize)]
+struct CommitDetails {
+    committer: Signature,
+}
+
+#[derive(Deserialize)]
+struct Signature {
+    date: String,
+}
+
+#[derive(Deserialize)]
+struct ParentCommit {
+    sha: String,
+}
+
+#[derive(Deserialize)]
+struct TouchedFile {
+    filename: String,
+}
+
 #[async_trait]
 impl Forge for Gitea {
     async fn branch_head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
         Ok(self.read_head(repo, branch).await?)
+    }
+
+    async fn branch_tip(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<BranchTip>> {
+        Ok(self.read_tip(repo, branch).await?)
     }
 
     async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
@@ -66,6 +99,29 @@ impl Gitea {
             StatusCode::NOT_FOUND => Ok(BranchHead::NoRepository),
             _ => Err(answer.refused()),
         }
+    }
+
+    /// By its full name, as one segment: a tag of the same short name would come first.
+    async fn read_tip(&self, repo: &RepoName, branch: &BranchName) -> Result<Option<BranchTip>, GiteaError> {
+        let path = Path::repo(repo)
+            .then(["git", "commits", &branch.full_ref()])
+            .query("stat", "false")
+            .query("verification", "false")
+            .query("files", "true");
+        let answer = self.get(self.reading(repo), &path).await?;
+        if answer.status != StatusCode::OK {
+            return Ok(None);
+        }
+        let found: TipCommit = answer.json()?;
+        let id = |sha: &str| Revision::parse(sha).map_err(|error| answer.unreadable(&error));
+        let committed: jiff::Timestamp =
+            found.commit.committer.date.parse().map_err(|error| answer.unreadable(&error))?;
+        Ok(Some(BranchTip {
+            revision: id(&found.sha)?,
+            parents: found.parents.iter().map(|parent| id(&parent.sha)).collect::<Result<_, _>>()?,
+            committed: committed.as_second(),
+            touched: found.files.unwrap_or_default().into_iter().map(|file| file.filename).collect(),
+        }))
     }
 
     /// Asks for the commit; an error when the repository itself cannot be seen, since "no" would then be

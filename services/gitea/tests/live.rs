@@ -96,6 +96,45 @@ async fn a_head_is_told_apart_from_a_missing_branch_and_a_missing_repository() {
 }
 
 #[tokio::test]
+async fn a_tip_tells_its_parent_its_time_and_what_it_touched() {
+    let bed = bed().await;
+    let (app, root) = private_repo(bed, "tips").await;
+    let clone = GitRepo::clone(&bed.gitea().clone_url_with_token("tips", "app")).await.unwrap();
+    let gitea = admin(bed);
+    for (path, content) in [("kept", "1"), ("changed", "1"), ("removed", "1"), ("becomes a link", "1")] {
+        clone.write(path, content).await.unwrap();
+    }
+    let parent = clone.commit("Begin").await.unwrap();
+    clone.write("changed", "2").await.unwrap();
+    clone.write("a/added é", "1").await.unwrap();
+    clone.git(&["rm", "--quiet", "removed"]).await.unwrap();
+    clone.git(&["rm", "--quiet", "--cached", "becomes a link"]).await.unwrap();
+    let target = clone.git(&["rev-parse", "HEAD:kept"]).await.unwrap();
+    let entry = format!("120000,{},becomes a link", target.trim());
+    clone.git(&["add", "changed", "a"]).await.unwrap();
+    clone.git(&["update-index", "--add", "--cacheinfo", &entry]).await.unwrap();
+    let tree = clone.git(&["write-tree"]).await.unwrap();
+    let head = clone.git(&["commit-tree", "-p", parent.trim(), "-m", "Change", tree.trim()]).await.unwrap();
+    let refspec = format!("{}:refs/heads/main", head.trim());
+    clone.git(&["push", "--quiet", "origin", &refspec]).await.unwrap();
+    // A tag of the branch's name is another commit.
+    clone.git(&["push", "--quiet", "origin", &format!("{root}:refs/tags/main")]).await.unwrap();
+
+    let tip = gitea.branch_tip(&app, &branch("main")).await.unwrap().unwrap();
+    assert_eq!(tip.revision.as_str(), head.trim());
+    assert_eq!(tip.parents, [Revision::parse(parent.trim()).unwrap()]);
+    let told = clone.git(&["show", "--no-patch", "--format=%ct", head.trim()]).await.unwrap();
+    assert_eq!(tip.committed.to_string(), told.trim());
+    let mut touched = tip.touched;
+    touched.sort();
+    // What became a link did change, and Gitea does not say so: why a tip never proves that nothing changed.
+    assert_eq!(touched, ["a/added é", "changed", "removed"]);
+
+    assert_eq!(gitea.branch_tip(&app, &branch("other")).await.unwrap(), None);
+    assert_eq!(gitea.branch_tip(&repo("tips/nowhere"), &branch("main")).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn branch_names_that_need_encoding_are_found() {
     let bed = bed().await;
     let (app, _) = private_repo(bed, "names").await;
@@ -107,6 +146,8 @@ async fn branch_names_that_need_encoding_are_found() {
         clone.git(&["push", "--quiet", "origin", name]).await.unwrap();
         let expected = BranchHead::At(Revision::parse(&revision).unwrap());
         assert_eq!(gitea.branch_head(&app, &branch(name)).await.unwrap(), expected, "{name}");
+        let tip = gitea.branch_tip(&app, &branch(name)).await.unwrap().expect(name);
+        assert_eq!(tip.revision.as_str(), revision.trim(), "{name}");
     }
 }
 

@@ -1,13 +1,17 @@
 //! Asking ahead: what a look will want to know, asked for while its caller waits for something else.
 //!
-//! Nothing here decides, and nothing is lost when it goes wrong: the look asks again.
+//! Nothing is lost when it goes wrong: the look asks again.
 
 use fabrique_core::app::App;
 use fabrique_core::id::{BranchName, RepoName, Revision};
-use fabrique_ports::forge::BranchHead;
+use fabrique_core::relation::{Relation, Watched};
+use fabrique_core::view::Step;
+use fabrique_ports::forge::{BranchHead, BranchTip};
+use fabrique_ports::source::ChangedPaths;
 
 use crate::apps::Apps;
 use crate::gather::Observer;
+use crate::watch::WatchedPaths;
 
 /// A branch's head that was asked for ahead.
 #[derive(Debug, Clone)]
@@ -15,6 +19,8 @@ pub struct Ahead {
     repo: RepoName,
     branch: BranchName,
     head: BranchHead,
+    /// What the forge told of the head besides.
+    tip: Option<BranchTip>,
     /// The state of `cluster/apps` that was known before the head was asked for.
     base: Revision,
 }
@@ -29,6 +35,21 @@ impl Ahead {
     pub(crate) fn is_after(&self, apps: &Apps) -> bool {
         self.base == apps.commit
     }
+
+    /// The step from the head's first parent to it, when some of `paths` are seen to differ. That none do is
+    /// never to be seen here: the forge leaves some out.
+    pub(crate) fn change(&self, from: &Revision, to: &Revision, paths: &WatchedPaths) -> Option<Step> {
+        let tip = self.tip.as_ref().filter(|tip| tip.revision == *to && tip.parents.first() == Some(from))?;
+        let watched = paths.judge(&ChangedPaths::These(tip.touched.clone()));
+        let step = Step { from: from.clone(), relation: Relation::Ahead, watched };
+        (watched == Watched::Changed).then_some(step)
+    }
+
+    /// Whether some of `paths` are seen to differ from the head's first parent.
+    pub(crate) fn touches(&self, paths: &WatchedPaths) -> bool {
+        let touched = self.tip.iter().map(|tip| ChangedPaths::These(tip.touched.clone()));
+        touched.into_iter().any(|touched| paths.judge(&touched) == Watched::Changed)
+    }
 }
 
 impl Observer {
@@ -36,22 +57,24 @@ impl Observer {
     pub async fn head_ahead(&self, app: &App, apps: &Apps) -> Option<Ahead> {
         let (repo, branch, base) = (app.source.repo.clone(), app.source.branch.clone(), apps.commit.clone());
         let head = self.forge.branch_head(&repo, &branch).await.ok()?;
-        Some(Ahead { repo, branch, head, base })
+        Some(Ahead { repo, branch, head, tip: None, base })
+    }
+
+    /// The same, with what the forge knows of that commit.
+    pub async fn tip_ahead(&self, app: &App, apps: &Apps) -> Option<Ahead> {
+        let (repo, branch, base) = (app.source.repo.clone(), app.source.branch.clone(), apps.commit.clone());
+        let Ok(Some(tip)) = self.forge.branch_tip(&repo, &branch).await else {
+            return self.head_ahead(app, apps).await;
+        };
+        let head = BranchHead::At(tip.revision.clone());
+        self.known.learn_time(&repo, &tip.revision, tip.committed);
+        Some(Ahead { repo, branch, head, tip: Some(tip), base })
     }
 
     /// Fetches the commit that a push to the app's source named.
-    pub async fn history_ahead(&self, app: &App, named: &Revision) {
-        if let Err(error) = self.source.prefetch(&app.source.repo, named).await {
-            tracing::debug!(app = %app.name, %error, "the history was not fetched ahead");
-        }
-    }
-
-    /// Reads when the head was committed, which its build wants to know.
-    pub async fn commit_ahead(&self, app: &App, ahead: &Ahead) {
-        if let Some(BranchHead::At(head)) = ahead.head_of(app)
-            && let Err(error) = self.commit_time(app, head).await
-        {
-            tracing::debug!(app = %app.name, %error, "the head was not read ahead");
+    pub async fn history_ahead(&self, repo: &RepoName, named: &Revision) {
+        if let Err(error) = self.source.prefetch(repo, named).await {
+            tracing::debug!(%repo, %error, "the history was not fetched ahead");
         }
     }
 }

@@ -40,6 +40,11 @@ impl Default for Known {
 }
 
 impl Known {
+    /// Keeps what somebody else told of a commit.
+    pub(crate) fn learn_time(&self, repo: &RepoName, revision: &Revision, time: i64) {
+        lock(&self.times).insert((repo.clone(), revision.clone()), time);
+    }
+
     /// When a commit was made, in seconds of Unix time.
     pub(crate) async fn commit_time(
         &self,

@@ -36,7 +36,7 @@ pub struct Observer {
     registry: Arc<dyn Registry>,
     records: Arc<dyn Records>,
     policy: Policy,
-    known: Arc<Known>,
+    pub(crate) known: Arc<Known>,
 }
 
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
@@ -115,19 +115,39 @@ impl Observer {
                 return Ok(self.without_target(memory, now, why));
             }
         };
-        let gathering = Gathering::new(self, app, apps, memory, now)?;
+        self.view(&Gathering::new(self, app, apps, memory, now)?, &head).await
+    }
+
+    /// The same where a head that was asked for ahead shows that a build is wanted: without the history, and
+    /// without the overlays, whose turn comes with the image. Nothing where that cannot be seen.
+    pub async fn glimpse(
+        &self,
+        ahead: &Ahead,
+        app: &App,
+        apps: &Apps,
+        memory: &Memory,
+        now: Timestamp,
+    ) -> Option<View> {
+        let BranchHead::At(head) = ahead.head_of(app)? else { return None };
+        let gathering = Gathering { tip: Some(ahead), ..Gathering::new(self, app, apps, memory, now).ok()? };
+        let view = self.view(&gathering, head).await.ok()?;
+        matches!(decide(&view).action, Action::Build { .. }).then_some(view)
+    }
+
+    async fn view(&self, gathering: &Gathering<'_>, head: &Revision) -> PortResult<View> {
+        let (app, memory) = (gathering.app, gathering.memory);
         let mut environments = Vec::with_capacity(app.environments.len());
         for environment in &app.environments {
-            environments.push(gathering.environment(environment, &head, &head, None).await?);
+            environments.push(gathering.environment(environment, head, head, None).await?);
         }
-        let key = BuildInputs::of(app, &head, memory.rebuild).key();
+        let key = BuildInputs::of(app, head, memory.rebuild).key();
         let mut view = View {
-            now,
+            now: gathering.now,
             target: Target::At { revision: head.clone(), key: key.clone() },
             environments,
-            last_built: gathering.last_built(&head).await?,
+            last_built: gathering.last_built(head).await?,
             record: None,
-            running_to_target: gathering.running_to(&head).await?,
+            running_to_target: gathering.running_to(head).await?,
             memory: memory.clone(),
             policy: self.policy.clone(),
         };
@@ -231,6 +251,8 @@ struct Gathering<'a> {
     now: Timestamp,
     image_paths: WatchedPaths,
     comparison: Comparison<'a>,
+    /// All that is gone by, instead of the history.
+    tip: Option<&'a Ahead>,
 }
 
 impl<'a> Gathering<'a> {
@@ -252,7 +274,15 @@ impl<'a> Gathering<'a> {
             now,
             image_paths,
             comparison,
+            tip: None,
         })
+    }
+
+    async fn step(&self, from: &Revision, to: &Revision, paths: &WatchedPaths) -> PortResult<Step> {
+        match self.tip {
+            None => self.comparison.step(from, to, paths).await,
+            Some(tip) => tip.change(from, to, paths).ok_or_else(needs_history),
+        }
     }
 
     /// `candidate` is what the image channel is judged for, `head` what the infra channel is. `key` is the
@@ -289,9 +319,7 @@ impl<'a> Gathering<'a> {
         let deployed = composition.image.deployed.as_ref();
         let remembered = self.memory.channel(&environment.name, Channel::Image);
         let step = match deployed {
-            Some(deployed) => {
-                Some(self.comparison.step(&deployed.revision, candidate, &self.image_paths).await?)
-            }
+            Some(deployed) => Some(self.step(&deployed.revision, candidate, &self.image_paths).await?),
             None => None,
         };
         Ok(ImageView {
@@ -317,20 +345,19 @@ impl<'a> Gathering<'a> {
     ) -> PortResult<InfraView> {
         let remembered = self.memory.channel(&environment.name, Channel::Infra);
         let deployed = composition.infra.deployed.as_ref();
-        let Some(overlay) = environment.infra.overlay() else {
-            return Ok(InfraView {
-                follows_head: false,
-                trouble: None,
-                hold: None,
-                step: None,
-                taken_back: None,
-            });
-        };
+        let unseen =
+            InfraView { follows_head: false, trouble: None, hold: None, step: None, taken_back: None };
+        let Some(overlay) = environment.infra.overlay() else { return Ok(unseen) };
         let paths = WatchedPaths::of_overlay(overlay, &self.copied_from_outside(environment))
             .map_err(|e| bad_glob(self.app, &e))?;
+        match self.tip {
+            Some(tip) if tip.touches(&paths) => return Err(needs_history()),
+            Some(_) => return Ok(unseen),
+            None => {}
+        }
         // A registration that names another overlay asks for a copy whatever the source says.
         let step = match deployed.filter(|d| d.overlay == *overlay) {
-            Some(deployed) => Some(self.comparison.step(&deployed.revision, head, &paths).await?),
+            Some(deployed) => Some(self.step(&deployed.revision, head, &paths).await?),
             None => None,
         };
         Ok(InfraView {
@@ -380,7 +407,7 @@ impl<'a> Gathering<'a> {
         shown: impl Fn(&Committed) -> bool,
     ) -> PortResult<Option<Step>> {
         match remembered.committed.as_ref().filter(|committed| !shown(committed)) {
-            Some(removed) => Ok(Some(self.comparison.step(&removed.revision, candidate, paths).await?)),
+            Some(removed) => Ok(Some(self.step(&removed.revision, candidate, paths).await?)),
             None => Ok(None),
         }
     }
@@ -389,14 +416,14 @@ impl<'a> Gathering<'a> {
         let Some(built) = self.memory.built.as_ref().filter(|_| self.app.environments.is_empty()) else {
             return Ok(None);
         };
-        let step = self.comparison.step(&built.revision, head, &self.image_paths).await?;
+        let step = self.step(&built.revision, head, &self.image_paths).await?;
         let inputs = BuildInputs::of(self.app, &built.revision, self.memory.rebuild);
         Ok(Some(LastBuilt { step, same_inputs: inputs.key() == built.key }))
     }
 
     async fn running_to(&self, head: &Revision) -> PortResult<Option<Watched>> {
         let Some(running) = &self.memory.running else { return Ok(None) };
-        let step = self.comparison.step(&running.revision, head, &self.image_paths).await?;
+        let step = self.step(&running.revision, head, &self.image_paths).await?;
         // A build of a revision that left the branch could never be committed, however alike the trees are.
         Ok(matches!(step.relation, Relation::Same | Relation::Ahead).then_some(step.watched))
     }
@@ -409,6 +436,11 @@ fn shows_image(deployed: &DeployedImage, committed: &Committed) -> bool {
 fn in_force(hold: Option<&Hold>, now: Timestamp) -> Option<HoldView> {
     let hold = hold.filter(|hold| plan::in_force(hold, now))?;
     Some(HoldView { by: hold.by.clone(), reason: hold.reason.clone(), until: plan::ends(hold) })
+}
+
+/// Told to [`Observer::glimpse`] alone, which then sees nothing.
+fn needs_history() -> PortError {
+    PortError::new(Peer::Git, Fault::Transient, "this cannot be told without the history")
 }
 
 fn bad_glob(app: &App, error: &globset::Error) -> PortError {

@@ -16,6 +16,20 @@ pub enum BranchHead {
     NoRepository,
 }
 
+/// The commit that a branch points to, as far as one answer of the forge tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BranchTip {
+    /// Its id.
+    pub revision: Revision,
+    /// Its parents in order.
+    pub parents: Vec<Revision>,
+    /// The committer's time, in seconds since the epoch.
+    pub committed: i64,
+    /// Paths that differ from its first parent, or that a commit without parents has. Each of them does differ;
+    /// others may be missing, like those that changed their kind, which Gitea leaves out.
+    pub touched: Vec<String>,
+}
+
 /// The state of a commit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StatusState {
@@ -56,6 +70,9 @@ pub enum StatusOutcome {
 pub trait Forge: Send + Sync {
     /// Where `branch` points now.
     async fn branch_head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead>;
+
+    /// What is at the head of `branch` now; nothing when the forge does not say, for whatever reason.
+    async fn branch_tip(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<BranchTip>>;
 
     /// Whether the forge has the commit, on a branch or not: how an unknown push outcome is read back.
     async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool>;
