@@ -20,6 +20,10 @@ demo *ARGS:
 bed:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- build
 
+[private]
+cluster-bed:
+    cargo run --locked --quiet --package fabrique-bed --bin bed -- build peers cluster
+
 # Bring up a Kubernetes cluster that stays and that tests then share; half an hour the first time, some 20 s after that
 cluster:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- cluster up
@@ -32,9 +36,13 @@ cluster-down:
 kubectl *ARGS:
     @cargo run --locked --quiet --package fabrique-bed --bin bed -- kubectl {{ ARGS }}
 
-# Run every test, against real servers; ARGS go to `cargo test` instead of --workspace
-test *ARGS: bed
+# Run every test, against real servers and a real cluster; ARGS go to `cargo test` instead of --workspace
+test *ARGS: cluster-bed
     cargo test --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
+
+# Run the tests that need the cluster, and no others
+test-cluster *ARGS: cluster-bed
+    cargo test --locked --package fabrique-bed --test cluster --package fabrique-kubernetes --package fabrique-cluster-tests --package fabrique-scenarios -- {{ ARGS }}
 
 # Run every journey and fault, the long ones too, TIMES times in a row
 soak TIMES="3": bed

@@ -56,6 +56,9 @@ pub(crate) struct Global {
     /// The configuration file.
     #[arg(long, short, global = true, env = "FABRIQUE_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// One key of the configuration, over file and environment: `worker.looks=16`. May be repeated; not for secrets.
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
     /// How results are printed.
     #[arg(long, short, global = true, value_enum, default_value_t = Output::Table, hide_possible_values = true, value_name = "table|json")]
     pub(crate) output: Output,
@@ -72,6 +75,13 @@ pub(crate) struct Global {
     /// How services log.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true, value_name = "text|json")]
     pub(crate) log_format: LogFormat,
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        Some(_) | None => Err("write KEY=VALUE, like worker.looks=16".to_owned()),
+    }
 }
 
 /// How results are printed.
@@ -261,21 +271,16 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Hooks,
     },
-    /// Check the configuration and every registration.
+    /// Check the configuration, the files it names, every registration, and network policies.
     #[command(after_help = taught!(
         "fabrique validate",
         "fabrique validate --path .                             a checkout, before its push",
-        "fabrique validate --path . --registry registry:80      the same without any configuration";
-        "0 nothing is wrong, 1 a registration is, 2 the configuration is, 3 cluster/apps cannot be read"
+        "fabrique validate --path . --registry registry:80      the same without any configuration",
+        "fabrique validate --path . --policies apps             the network policies in it as well",
+        "kubectl kustomize k8s/overlays/ha | fabrique validate --policies -";
+        "0 nothing is wrong, 1 a registration or a policy is, 2 the configuration is, 3 cluster/apps cannot be read"
     ))]
-    Validate {
-        /// A checkout of cluster/apps to check instead of the live one; no server is asked.
-        #[arg(long, value_name = "DIR")]
-        path: Option<PathBuf>,
-        /// Where images may be pushed, instead of what the configuration says, which is not read then.
-        #[arg(long, value_name = "HOST[/PATH]", requires = "path")]
-        registry: Vec<String>,
-    },
+    Validate(Validate),
     /// Check every peer: reachable, permitted, recent enough, set up well.
     ///
     /// Sends a test delivery through the webhook of up to two repositories to measure its delay. Changes nothing.
@@ -323,6 +328,34 @@ pub(crate) struct Timeline {
     /// How long to wait for the end of a push that is under way.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION", default_value = "2s")]
     pub(crate) wait: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Validate {
+    /// A checkout of cluster/apps to check instead of the live one; no server is asked.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) path: Option<PathBuf>,
+    /// Where images may be pushed, instead of what the configuration says, which is not read then.
+    #[arg(long, value_name = "HOST[/PATH]", requires = "path")]
+    pub(crate) registry: Vec<String>,
+    /// Manifests whose network policies must not open the world: a file, a folder, or - for standard input.
+    ///
+    /// Judged are NetworkPolicy, CiliumNetworkPolicy and CiliumClusterwideNetworkPolicy, as they are written: render
+    /// overlays first. Without --path nothing else is checked, and no configuration is read.
+    #[arg(long, value_name = "FILE|DIR|-")]
+    pub(crate) policies: Vec<PathBuf>,
+}
+
+impl Validate {
+    /// Whether files are checked, and no server is asked.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.path.is_some() || !self.policies.is_empty()
+    }
+
+    /// Whether the configuration is a part of the question.
+    pub(crate) fn needs_configuration(&self) -> bool {
+        if self.path.is_some() { self.registry.is_empty() } else { self.policies.is_empty() }
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -26,17 +26,19 @@ fn try_run(cli: Cli) -> anyhow::Result<Exit> {
     let console = Console::new(cli.global.output);
     match &cli.command {
         Command::Completion { shell } => return completion(*shell),
-        Command::Validate { path: Some(path), registry } if !registry.is_empty() => {
-            return people::validate_offline(console, path, registry);
+        Command::Validate(wanted) if !wanted.needs_configuration() => {
+            return people::validate_offline(console, wanted, None);
         }
         _ => {}
     }
-    let config = match config::load(cli.global.config.as_deref()) {
+    let config = match config::load(cli.global.config.as_deref(), &cli.global.set) {
         Ok(config) => config,
         Err(problems) => return people::refuse_configuration(console, &cli.command, &problems),
     };
-    if let Command::Validate { path: Some(path), .. } = &cli.command {
-        return people::validate_offline(console, path, &config.registry.allowed);
+    if let Command::Validate(wanted) = &cli.command
+        && wanted.is_offline()
+    {
+        return people::validate_offline(console, wanted, Some(&config));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

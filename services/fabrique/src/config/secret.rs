@@ -74,20 +74,28 @@ const KEYS: [&str; 7] = [
     "registry.password",
 ];
 
-/// Secrets that were given in a file instead of being named by it.
-pub(super) fn in_files(figment: &Figment) -> Vec<Problem> {
+/// Secrets that stand where they are read by others: in the configuration file, or on the command line.
+pub(super) fn exposed(figment: &Figment) -> Vec<Problem> {
     let users = ["receiver", "worker", "reconciler", "operator", "observer", "admin"];
     let passwords = users.iter().map(|user| format!("nats.users.{user}.password"));
-    KEYS.iter().map(ToString::to_string).chain(passwords).filter_map(|key| in_file(figment, &key)).collect()
+    KEYS.iter()
+        .map(ToString::to_string)
+        .chain(passwords)
+        .filter_map(|key| exposed_at(figment, &key))
+        .collect()
 }
 
-fn in_file(figment: &Figment, key: &str) -> Option<Problem> {
-    let from_file = matches!(figment.find_metadata(key)?.source, Some(Source::File(_)));
+fn exposed_at(figment: &Figment, key: &str) -> Option<Problem> {
+    let place = match figment.find_metadata(key)?.source {
+        Some(Source::File(_)) => "in the configuration file",
+        Some(Source::Code(_)) => "on the command line",
+        Some(_) | None => return None,
+    };
     let given = figment.find_value(key).is_ok_and(|value| value.into_string().is_some());
-    (from_file && given).then(|| {
+    given.then(|| {
         Problem::new(
             key,
-            "a secret stands in the configuration file",
+            format!("a secret stands {place}"),
             format!("put it in a file of its own and name that in {key}_file, or set it in the environment"),
         )
     })

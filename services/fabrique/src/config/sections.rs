@@ -1,7 +1,7 @@
 //! One typed struct per concern, with its defaults.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -313,11 +313,15 @@ pub(crate) struct ReconcilerSection {
     pub(crate) listen: Option<String>,
     /// Apps looked at at once.
     pub(crate) concurrency: NonZeroUsize,
+    /// Every how many sweeps the registry and the history are looked at too.
+    pub(crate) full_every: NonZeroU32,
 }
 
 impl Default for ReconcilerSection {
     fn default() -> Self {
-        Self { every: Duration::from_mins(5), listen: None, concurrency: NonZeroUsize::MIN.saturating_add(7) }
+        let config = fabrique_reconciler::Config::default();
+        let (concurrency, full_every) = (config.concurrency, config.full_every);
+        Self { every: Duration::from_mins(5), listen: None, concurrency, full_every }
     }
 }
 

@@ -8,17 +8,17 @@ use tokio::process::Command;
 use crate::support::{FABRIQUE, Said};
 
 /// A configuration without any mistake and without any server behind it.
-const GOOD: &str = "gitea: { url: http://127.0.0.1:9/ }\nnats: { servers: [\"nats://127.0.0.1:9\"] }\n\
+pub(crate) const GOOD: &str = "gitea: { url: http://127.0.0.1:9/ }\nnats: { servers: [\"nats://127.0.0.1:9\"] }\n\
                     registry: { allowed: [\"registry:80\"] }\n";
 
-fn configured(folder: &Path, text: &str) -> PathBuf {
+pub(crate) fn configured(folder: &Path, text: &str) -> PathBuf {
     let file = folder.join("fabrique.yaml");
     fs::write(&file, format!("{text}\nstate: {{ dir: {} }}\n", folder.join("state").display())).unwrap();
     file
 }
 
 /// Runs a command with nothing in the environment.
-async fn say(args: &[&str]) -> Said {
+pub(crate) async fn say(args: &[&str]) -> Said {
     let path = std::env::var("PATH").unwrap();
     Said::of(Command::new(FABRIQUE).env_clear().env("PATH", path).args(args)).await
 }
@@ -158,4 +158,31 @@ async fn a_checkout_is_validated_without_any_server_or_configuration() {
     let said = say(&["--config", configured.to_str().unwrap(), "validate", "--path", path]).await;
     assert_eq!(said.code, 1, "with the registries of the configuration: {said:?}");
     say(&["validate", "--path", "/nowhere", "--registry", "registry:80"]).await.refused(2, "/nowhere");
+}
+
+#[tokio::test]
+async fn a_key_on_the_command_line_counts_most_but_a_secret_has_no_place_there() {
+    let said = with_config(GOOD, &["status", "--set", "worker.looks=0", "--set=gitea.url=ftp://gitea"]).await;
+    assert_eq!(said.code, 2, "{said:?}");
+    for key in ["worker.looks", "gitea.url"] {
+        assert!(said.err.contains(&format!("fabrique: {key}: ")), "{key}: {said:?}");
+    }
+    let said = with_config(GOOD, &["status", "--set=worker.loks=1"]).await;
+    assert!(said.code == 2 && said.err.contains("did you mean looks?"), "{said:?}");
+    let said = with_config(GOOD, &["status", "--set", "gitea.read_token=hunter2"]).await;
+    assert!(said.code == 2 && said.err.contains("on the command line"), "{said:?}");
+    assert!(!said.err.contains("hunter2"), "{said:?}");
+    say(&["status", "--set", "worker.looks"]).await.refused_by_clap();
+}
+
+#[tokio::test]
+async fn variables_that_kubernetes_sets_for_a_service_called_fabrique_are_not_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configured(folder.path(), GOOD);
+    let mut command = Command::new(FABRIQUE);
+    command.env_clear().env("FABRIQUE_SERVICE_HOST", "10.0.0.1").env("FABRIQUE_PORT_8080_TCP", "tcp://x");
+    command.env("FABRIQUE_WORKER__LOOKS", "0").args(["validate", "--config"]).arg(file);
+    let said = Said::of(&mut command).await;
+    assert_eq!(said.err.lines().count(), 1, "{said:?}");
+    assert!(said.err.contains("worker.looks"), "{said:?}");
 }
