@@ -13,8 +13,6 @@ const REPORTER: &str = "fabrique-status";
 const HOOKER: &str = "fabrique-hooks";
 /// Pushes `cluster/apps`.
 const DEPLOYER: &str = "fabrique-apps";
-/// Reads `cluster/apps` for Argo CD.
-const ARGO: &str = "argocd";
 
 /// What a seed made because it was not there.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,7 +25,6 @@ pub(crate) struct Tokens {
     pub(crate) status: String,
     pub(crate) hooks: String,
     pub(crate) apps: String,
-    pub(crate) argo: String,
 }
 
 /// Makes what is missing. Whoever runs it again changes nothing.
@@ -40,15 +37,16 @@ pub(crate) async fn seed(cluster: &Cluster) -> Result<Seeded> {
             seeded.0.push(format!("organisation {org}"));
         }
     }
-    for user in [READER, REPORTER, HOOKER, DEPLOYER, ARGO] {
+    for user in [READER, REPORTER, HOOKER, DEPLOYER] {
         if missing(gitea, &format!("/users/{user}")).await? {
             gitea.create_user(user).await?;
             seeded.0.push(format!("user {user}"));
         }
     }
     if missing(gitea, "/repos/cluster/apps").await? {
-        gitea.create_repo("cluster", "apps", true).await?;
-        for (user, right) in [(DEPLOYER, "write"), (HOOKER, "admin"), (ARGO, "read")] {
+        // Readable by all: the bed's Argo CD cannot answer git when it asks who it is.
+        gitea.create_repo("cluster", "apps", false).await?;
+        for (user, right) in [(DEPLOYER, "write"), (HOOKER, "admin")] {
             gitea.add_collaborator("cluster", "apps", user, right).await?;
         }
         let apps = GitRepo::clone(&gitea.clone_url_with_token("cluster", "apps")).await?;
@@ -79,21 +77,12 @@ pub(crate) async fn tokens(gitea: &Gitea) -> Result<Tokens> {
         status: gitea.create_token(REPORTER, &writes).await?,
         hooks: gitea.create_token(HOOKER, &writes).await?,
         apps: gitea.create_token(DEPLOYER, &writes).await?,
-        argo: gitea.create_token(ARGO, &reads).await?,
     })
 }
 
-/// Argo CD's access to `cluster/apps`, and the Application that deploys the Applications.
-pub(crate) fn root(cluster: &Cluster, tokens: &Tokens) -> String {
-    let url = cluster.gitea().clone_url("cluster", "apps");
-    let labels = json!({ "argocd.argoproj.io/secret-type": "repository" });
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": { "name": "cluster-apps", "namespace": "argocd", "labels": labels },
-        "stringData": { "type": "git", "url": url, "username": ARGO, "password": tokens.argo },
-    });
-    let root = application("root", &url, "argocd", "argocd");
-    json!({ "apiVersion": "v1", "kind": "List", "items": [secret, root] }).to_string()
+/// The Application that deploys the Applications.
+pub(crate) fn root(cluster: &Cluster) -> serde_json::Value {
+    application("root", &cluster.gitea().clone_url("cluster", "apps"), "argocd", "argocd")
 }
 
 /// An Application that follows a folder of `cluster/apps`.

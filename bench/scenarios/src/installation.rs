@@ -70,11 +70,13 @@ impl Installation {
         let receiver = format!("http://{}:8080/webhook", address.trim());
         let tokens = forge::tokens(cluster.gitea()).await?;
         install_secrets(cluster, &tokens).await?;
-        cluster.apply(&forge::root(cluster, &tokens)).await?;
+        cluster.apply(&forge::root(cluster).to_string()).await?;
         let installation = Self { cluster, image, receiver, isolation: Mutex::new(isolation) };
         installation.take_away_pods().await?;
         installation.take_away_apps().await?;
         installation.apply(isolation).await?;
+        // Registrations wake their apps from now on.
+        installation.job("hooks").await?;
         Ok(installation)
     }
 
@@ -282,7 +284,7 @@ fn config_name(documents: &[Value]) -> Result<String> {
 
 /// What `secrets.example.yaml` lists, and the same for people.
 async fn install_secrets(cluster: &Cluster, tokens: &Tokens) -> Result<()> {
-    let Tokens { read, status, hooks, apps, .. } = tokens;
+    let Tokens { read, status, hooks, apps } = tokens;
     let bus = |role: &str| cluster.nats().password(role).to_owned();
     let mut secrets = vec![
         (

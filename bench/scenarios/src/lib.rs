@@ -19,6 +19,6 @@ pub mod verdicts;
 pub use app::SampleApp;
 pub use forge::Seeded;
 pub use installation::{APPS, BUILDS, Installation, OWN};
-pub use look::{Composition, Footprint, SYNCED};
+pub use look::{Composition, Footprint, SYNCED, builder_of};
 pub use until::until;
 pub use verdicts::Deployment;

@@ -103,6 +103,26 @@ impl Installation {
         Ok(deployments.collect())
     }
 
+    /// The head of `cluster/apps`.
+    ///
+    /// # Errors
+    /// When Gitea cannot be asked.
+    pub async fn head(&self) -> Result<String> {
+        let head = self.cluster.gitea().head("cluster", "apps", "main").await?;
+        head.context("cluster/apps without its branch")
+    }
+
+    /// Everybody's commits on `cluster/apps` after `revision`, newest first.
+    ///
+    /// # Errors
+    /// When git or Gitea refuses.
+    pub async fn commits_since(&self, revision: &str) -> Result<Vec<String>> {
+        let gitea = self.cluster.gitea();
+        let apps = GitRepo::clone(&gitea.clone_url_with_token("cluster", "apps")).await?;
+        let log = apps.git(&["rev-list", &format!("{revision}..HEAD")]).await?;
+        Ok(log.lines().map(str::to_owned).collect())
+    }
+
     /// Waits until Argo CD shows `commit` and the app is well, with one pod that runs the digest that the commit
     /// names and knows it; says how long after the commit.
     ///
@@ -160,8 +180,7 @@ impl Installation {
             let building = builds
                 .iter()
                 .find(|build| build["revision"] == revision && build["phase"]["phase"] == "building");
-            let daemon = building.and_then(|build| build["daemon"].as_str());
-            daemon.map(str::to_owned).with_context(|| format!("{builds:?}"))
+            building.and_then(builder_of).map(str::to_owned).with_context(|| format!("{builds:?}"))
         })
         .await
     }
@@ -225,7 +244,7 @@ impl Installation {
         let deployment = self.get(APPS, "deployment", &app.name).await?;
         let rollout = &deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"];
         Ok(Footprint {
-            head: self.cluster.gitea().head("cluster", "apps", "main").await?.context("no main")?,
+            head: self.head().await?,
             builds: self.builds(app).await?.len(),
             builders: self.builders().await?.iter().map(uid).collect(),
             pods: self.pods(app).await?.iter().map(uid).collect(),
@@ -241,4 +260,10 @@ impl Installation {
         let log = tokio::fs::read_to_string(self.cluster.argocd().server().log_path()).await?;
         Ok(verdicts::pushes_heard(&log, "cluster/apps"))
     }
+}
+
+/// The pod that an attempt ran in; behind its name stands how it is isolated.
+#[must_use]
+pub fn builder_of(build: &Value) -> Option<&str> {
+    build["daemon"].as_str()?.split(' ').next()
 }

@@ -63,7 +63,8 @@ fn impatience(receiver: &str) -> Value {
 fn pool(isolation: Isolation) -> Value {
     json!({
         "isolation": isolation.as_str(),
-        "pool": { "total": 2, "per_domain": 2, "warm": 0, "warm_wait": "1s", "start": "90s", "claim": "6s" },
+        "pool": { "total": 2, "per_domain": 2, "warm": 0, "warm_wait": "1s", "start": "90s", "claim": "15s" },
+        "patience": { "request": "5s" },
         "resources": { "memory": "512Mi" },
         "cache": { "size": "1Gi" },
     })
@@ -100,12 +101,19 @@ fn name(document: &Value) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use fabrique_kubernetes::config::Settings;
+
     use super::*;
+
+    const BUILDER: &str = concat!(
+        "registry:80/bed/builder@sha256:",
+        "2222222222222222222222222222222222222222222222222222222222222222"
+    );
 
     fn filling() -> Filling {
         Filling {
             image: "registry:80/fabrique@sha256:1".into(),
-            builder: "registry:80/bed/builder@sha256:2".into(),
+            builder: BUILDER.into(),
             receiver: "http://198.19.1.2:8080/webhook".into(),
             isolation: Isolation::Rootless,
         }
@@ -150,6 +158,16 @@ spec: {}
         assert!(annotation(Isolation::Userns).is_string());
         assert_ne!(annotation(Isolation::Userns), annotation(Isolation::Rootless));
         assert_eq!(annotation(Isolation::Userns), annotation(Isolation::Userns));
+    }
+
+    #[test]
+    fn the_benchs_own_settings_are_still_sound() {
+        let path = manifests::root().join("overlays/bench/config/builders.yaml");
+        let text = std::fs::read_to_string(path).unwrap().replace(BUILDER_IMAGE, BUILDER);
+        let mut file = json!(text);
+        merge_file(&mut file, &pool(Isolation::Userns)).unwrap();
+        let settings: Settings = serde_saphyr::from_str(file.as_str().unwrap()).unwrap();
+        assert_eq!(settings.validate(), []);
     }
 
     #[test]

@@ -61,7 +61,7 @@ async fn killed(installation: &'static Installation) -> Result<()> {
 
 /// Pushes something that builds long enough to be disturbed. Returns the revision, and the pod that builds it.
 async fn under_way(installation: &Installation, app: &SampleApp) -> Result<(String, String, Value)> {
-    let revision = app.push_steps(&fresh("slow"), "RUN sleep 15").await?;
+    let revision = app.push_steps(&fresh("slow"), "RUN sleep 25").await?;
     let pod = installation.building(app, &revision).await?;
     let uid = installation.get(BUILDS, "pod", &pod).await?["metadata"]["uid"].clone();
     Ok((revision, pod, uid))

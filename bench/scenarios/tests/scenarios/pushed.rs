@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use fabrique_kubernetes::config::Isolation;
 use fabrique_kubernetes::labels::ISOLATION;
-use fabrique_scenarios::{Installation, SampleApp, verdicts};
+use fabrique_scenarios::{BUILDS, Installation, SYNCED, SampleApp, builder_of, verdicts};
 use serde_json::Value;
 
 use crate::gates::{Gate, Passed, conclude};
@@ -28,20 +28,24 @@ pub(crate) async fn passed_rootless() -> Passed {
 async fn play(installation: &'static Installation, isolation: Isolation) -> Result<()> {
     installation.isolate(isolation).await?;
     let app = seeded::app()?;
+    installation.at_rest(app, 0).await?;
     let heard = installation.pushes_heard().await?;
+    let before = installation.head().await?;
     let revision = app.push(&format!("pushed, {}", isolation.as_str())).await?;
     let composition = installation.deployed(app, &revision).await?;
     let deployments = installation.deployments().await?;
     let deployment = verdicts::committed_once(&deployments, &app.name, &revision)?;
     ensure!(deployment.digest == composition.digest, "{deployment:?} is not {composition:?}");
+    let commits = installation.commits_since(&before).await?;
+    ensure!(commits == [deployment.commit.as_str()], "not one commit since {before}: {commits:?}");
     let took = installation.running(app, deployment).await?;
-    verdicts::within("from the commit to a pod that runs it", took, fabrique_scenarios::SYNCED)?;
+    verdicts::within("from the commit to a pod that runs it", took, SYNCED)?;
     // Polling is ten minutes away, and would not be in this log.
     ensure!(installation.pushes_heard().await? > heard, "no webhook told Argo CD of the commit");
 
     let build = build_of(installation, app, &revision).await?;
-    let daemon = build["daemon"].as_str().with_context(|| format!("a build without a daemon: {build}"))?;
-    let pod = installation.get(fabrique_scenarios::BUILDS, "pod", daemon).await?;
+    let builder = builder_of(&build).with_context(|| format!("a build without a daemon: {build}"))?;
+    let pod = installation.get(BUILDS, "pod", builder).await?;
     let label = &pod["metadata"]["labels"][ISOLATION];
     ensure!(label == isolation.as_str(), "built in a pod that is {label}");
     let node = pod["spec"]["nodeName"].as_str().context("a builder without a node")?;

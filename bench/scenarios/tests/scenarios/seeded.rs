@@ -1,7 +1,7 @@
 //! Gate 1: repositories and webhooks.
 
 use anyhow::{Context as _, Result, ensure};
-use fabrique_scenarios::{Installation, SampleApp, verdicts};
+use fabrique_scenarios::{Deployment, Installation, SampleApp, verdicts};
 use tokio::sync::OnceCell;
 
 use crate::gates::{Gate, Passed, conclude, fresh, installed};
@@ -24,7 +24,9 @@ async fn play(installation: &'static Installation) -> Result<()> {
     let deployments = installation.deployments().await?;
     let deployment = verdicts::committed_once(&deployments, &app.name, &first)?;
     ensure!(deployment.digest == composition.digest, "{deployment:?} is not {composition:?}");
-    installation.running(&app, deployment).await?;
+    // The overlay is copied by a commit of its own.
+    let head = installation.head().await?;
+    installation.running(&app, &Deployment { commit: head, ..deployment.clone() }).await?;
     let before = hooks(installation, &app).await?;
 
     ensure!(installation.seed().await?.0.is_empty(), "a seed made anew what was there");
