@@ -38,6 +38,37 @@ async fn a_newer_push_supersedes_with_every_slot_busy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_app_whose_build_has_just_ended_is_built_again_after_all_that_waited_for_it() {
+    let stage = crate::stage().await;
+    let fabrique = stage.all().await.unwrap();
+    let busy = app(&stage, "busy").await;
+    let others = [app(&stage, "one").await, app(&stage, "two").await];
+    // From here on `busy` is the one that was served longest ago.
+    for app in [&busy, &others[0], &others[1]] {
+        let first = app.push("first").await.unwrap();
+        stage.committed_once(app, &first).await.unwrap();
+        stage.settled(&app.options.name, 0).await.unwrap();
+    }
+    let before = built(&fabrique).len();
+    let gate = Gate::new();
+    busy.push_steps(&gate.steps()).await.unwrap();
+    gate.reached().await.unwrap();
+    let mut waiting = Vec::new();
+    for other in &others {
+        let decided = ["decided", &format!("app={}", other.options.name), "action=\"build\""];
+        let decisions = fabrique.logged(&decided);
+        waiting.push(other.push("waits for the only slot").await.unwrap());
+        fabrique.logs(decisions + 1, &decided).await.unwrap();
+    }
+    let newest = busy.push_steps("COPY message /message").await.unwrap();
+    stage.committed_once(&busy, &newest).await.unwrap();
+    for (other, revision) in others.iter().zip(&waiting) {
+        stage.committed_once(other, revision).await.unwrap();
+    }
+    assert_eq!(built(&fabrique)[before..], ["busy", "one", "two", "busy"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn two_daemons_build_two_apps_at_once() {
     let stage = crate::started(Stage::builder().builders(2)).await;
     let _fabrique = stage.all().await.unwrap();
