@@ -47,7 +47,7 @@ pub(crate) async fn run(console: Console, adapters: &Adapters, command: Command)
         Command::Hooks { command: Hooks::Ensure { dry_run } } => {
             hooks::ensure(console, adapters, dry_run).await
         }
-        Command::Validate { .. } => validate::live(console, adapters).await,
+        Command::Validate(_) => validate::live(console, adapters).await,
         Command::Doctor => Box::pin(doctor::doctor(console, adapters)).await,
         command => {
             let operator = session::operator(adapters).await?;
@@ -87,7 +87,7 @@ async fn about_apps(console: Console, operator: &Operator, command: Command) -> 
         | Command::Reconcile(_)
         | Command::Init
         | Command::Hooks { .. }
-        | Command::Validate { .. }
+        | Command::Validate(_)
         | Command::Doctor
         | Command::Completion { .. } => anyhow::bail!("this command is run elsewhere; this is a defect"),
     }
@@ -107,7 +107,7 @@ pub(crate) fn refuse_configuration(
     command: &Command,
     problems: &[Problem],
 ) -> anyhow::Result<Exit> {
-    if matches!(command, Command::Validate { .. }) {
+    if matches!(command, Command::Validate(_)) {
         return validate::configuration(console, problems);
     }
     problems.iter().for_each(|problem| {

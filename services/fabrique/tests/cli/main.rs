@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 
 mod answers;
+mod documented;
 mod hooks;
 mod support;
 mod trouble;
 mod usage;
+mod validate;

@@ -1,0 +1,180 @@
+//! What `validate` says of files: network policies, and what the configuration names.
+
+use std::fs;
+use std::path::Path;
+
+use tokio::process::Command;
+
+use crate::support::{FABRIQUE, Said};
+use crate::usage::{GOOD, configured, say};
+
+fn policy(name: &str, egress: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{ name: {name} }}\n\
+         spec: {{ podSelector: {{}}, egress: {egress} }}\n"
+    )
+}
+
+fn cilium(name: &str, egress: &str) -> String {
+    policy(name, egress).replace("kind: ", "kind: Cilium").replace("networking.k8s.io/v1", "cilium.io/v2")
+}
+
+const CLOSED: &str = "[{ to: [{ ipBlock: { cidr: 192.0.2.1/32 } }], ports: [{ port: 443 }] }]";
+
+/// A way to the world in every spelling, each with what is said of it.
+fn open_policies() -> Vec<(String, &'static str)> {
+    let to = |ranges: &[&str]| {
+        let peers: Vec<String> =
+            ranges.iter().map(|range| format!("{{ ipBlock: {{ cidr: \"{range}\" }} }}")).collect();
+        format!("[{{ to: [{}] }}]", peers.join(", "))
+    };
+    vec![
+        (policy("everybody", "[{ ports: [{ port: 443 }] }]"), "has no `to`"),
+        (policy("all-addresses", &to(&["0.0.0.0/0"])), "opens 0.0.0.0/0"),
+        (policy("all-of-ipv6", &to(&["::/0"])), "opens ::/0"),
+        (policy("two-halves", &to(&["0.0.0.0/1", "128.0.0.0/1"])), "more than a /8 together"),
+        (cilium("an-entity", "[{ toEntities: [world] }]"), "opens the entity world"),
+        (cilium("any-name", "[{ toFQDNs: [{ matchPattern: \"*\" }] }]"), "opens every host of *"),
+    ]
+}
+
+#[tokio::test]
+async fn every_policy_that_opens_the_world_is_refused_with_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let below = folder.path().join("below/here");
+    fs::create_dir_all(&below).unwrap();
+    let open = open_policies();
+    for (at, (text, _)) in open.iter().enumerate() {
+        fs::write(below.join(format!("{at}.yaml")), format!("{}---\n{text}", policy("closed", CLOSED)))
+            .unwrap();
+    }
+    fs::write(folder.path().join("notes.txt"), &open[0].0).unwrap();
+    let said = say(&["validate", "--policies", folder.path().to_str().unwrap()]).await;
+    assert_eq!((said.code, said.err.as_str()), (1, ""), "{said:?}");
+    for (at, (_, told)) in open.iter().enumerate() {
+        let place = format!("{}: ", below.join(format!("{at}.yaml")).display());
+        let lines: Vec<&str> = said.out.lines().filter(|line| line.starts_with(&place)).collect();
+        assert!(lines.len() == 1 && lines[0].contains(told), "{told}: {said:?}");
+        assert!(lines[0].contains("; name the hosts and ports"), "no remedy: {said:?}");
+    }
+    assert!(said.out.ends_with("12 policies, 6 findings\n"), "{said:?}");
+
+    let json = say(&["validate", "-o", "json", "--policies", folder.path().to_str().unwrap()]).await.json();
+    assert_eq!((&json["policies"], json["findings"].as_array().unwrap().len()), (&12.into(), 6), "{json}");
+}
+
+#[tokio::test]
+async fn the_policies_of_this_repository_are_closed() {
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../k8s");
+    let said = say(&["validate", "--policies", manifests.to_str().unwrap()]).await.ok();
+    assert!(said.out.ends_with("policies, 0 findings\n"), "{said:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_judged_is_not_passed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let empty = say(&["validate", "--policies", path]).await;
+    assert_eq!(empty.code, 1, "{empty:?}");
+    assert!(empty.out.contains("holds no network policy"), "{empty:?}");
+    say(&["validate", "--policies", "/nowhere"]).await.refused(2, "/nowhere");
+
+    fs::write(folder.path().join("chart.yaml"), "kind: {{ .Values.kind }}\n").unwrap();
+    let unknown = policy("tiered", "[]").replace("kind: ", "kind: Admin");
+    fs::write(folder.path().join("unknown.yml"), unknown).unwrap();
+    let said = say(&["validate", "--policies", path]).await;
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.out.contains("chart.yaml:1:") && said.out.contains("rendered manifests"), "{said:?}");
+    assert!(said.out.contains("AdminNetworkPolicy tiered: a kind whose rules"), "{said:?}");
+}
+
+#[tokio::test]
+async fn rendered_manifests_are_read_from_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rendered");
+    for (text, code) in [(policy("closed", CLOSED), 0), (open_policies().remove(0).0, 1)] {
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$0\" validate --policies - < \"$1\"", FABRIQUE]).arg(&file);
+        let said = Said::of(&mut command).await;
+        assert_eq!(said.code, code, "{said:?}");
+        assert!(said.out.contains("1 policy, "), "{said:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_checkout_and_the_policies_in_it_are_checked_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = folder.path().join("apps/citation");
+    fs::create_dir_all(app.join("prod")).unwrap();
+    fs::write(app.join("app.yaml"), "kind: App\nkind: App\n").unwrap();
+    fs::write(app.join("prod/network.yaml"), &open_policies()[0].0).unwrap();
+    let path = folder.path().to_str().unwrap();
+    let said =
+        say(&["validate", "--path", path, "--registry", "registry:80", "--policies", app.to_str().unwrap()])
+            .await;
+    assert_eq!(said.code, 1, "{said:?}");
+    assert!(said.out.lines().any(|line| line.starts_with("apps/citation/app.yaml:2:")), "{said:?}");
+    assert!(
+        said.out.contains("prod/network.yaml: NetworkPolicy everybody egress[0]: has no `to`"),
+        "{said:?}"
+    );
+    assert!(said.out.contains("0 apps registered, 1 policy, "), "{said:?}");
+}
+
+const BUILDERS: &str = "\
+namespace: fabrique-builds
+images: { builder: \"registry:80/builder@sha256:0000000000000000000000000000000000000000000000000000000000000000\" }
+gate: { forbidden: \"kubernetes.default.svc:443\", needed: \"registry:80\" }
+";
+const ALLOW_LIST: &str = "version: 1\nhosts: [{ host: pypi.org, purpose: packages }]\n";
+
+/// Validates a configuration that names these two files.
+async fn with_files(builders: &str, allow_list: &str) -> Said {
+    let folder = tempfile::tempdir().unwrap();
+    let (pods, hosts) = (folder.path().join("builders.yaml"), folder.path().join("allow-list.yaml"));
+    fs::write(&pods, builders).unwrap();
+    fs::write(&hosts, allow_list).unwrap();
+    let text = format!(
+        "{GOOD}kubernetes: {{ builders_file: {} }}\nbuildkit: {{ allow_list_file: {} }}\n",
+        pods.display(),
+        hosts.display()
+    );
+    let config = configured(folder.path(), &text);
+    say(&["--config", config.to_str().unwrap(), "validate"]).await
+}
+
+#[tokio::test]
+async fn the_files_that_the_configuration_names_are_checked_too_all_at_once() {
+    let pods = format!("{BUILDERS}pool: {{ total: 0, claim: 1s }}\n");
+    let hosts = ALLOW_LIST.replace("packages", "' '").replace("version: 1", "version: 9");
+    let said = with_files(&pods, &hosts).await;
+    assert_eq!((said.code, said.err.as_str()), (2, ""), "{said:?}");
+    for (file, key) in [
+        ("builders.yaml", "pool.total: must be at least 1"),
+        ("builders.yaml", "pool.claim: "),
+        ("allow-list.yaml", "version: must be 1"),
+        ("allow-list.yaml", "hosts[0].purpose: must say"),
+    ] {
+        let told = format!("{file}: {key}");
+        let line = said.out.lines().find(|line| line.contains(&told));
+        assert!(line.is_some_and(|line| line.contains("; correct the file of ")), "{told}: {said:?}");
+    }
+
+    let said = with_files(&BUILDERS.replace("namespace:", "namespaec:"), "hosts: [").await;
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.out.contains("builders.yaml:1:1: ") && said.out.contains("namespaec"), "{said:?}");
+    assert!(said.out.contains("allow-list.yaml:"), "{said:?}");
+}
+
+#[tokio::test]
+async fn files_that_are_right_are_not_in_the_way_and_one_that_is_missing_is_named() {
+    with_files(BUILDERS, ALLOW_LIST).await.refused(3, "127.0.0.1:9");
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("{GOOD}kubernetes: {{ builders_file: /nowhere/builders.yaml }}\n");
+    let config = configured(folder.path(), &text);
+    let said = say(&["--config", config.to_str().unwrap(), "validate"]).await;
+    assert_eq!(said.code, 2, "{said:?}");
+    assert!(said.out.starts_with("/nowhere/builders.yaml: cannot be read"), "{said:?}");
+    assert!(said.out.contains("correct kubernetes.builders_file"), "{said:?}");
+}
