@@ -6,8 +6,7 @@ use std::sync::Arc;
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
-use fabrique_core::id::{AppName, Channel, RepoName, Revision};
-use fabrique_core::memory::{Memory, Reported};
+use fabrique_core::id::{AppName, Revision};
 use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Verdict;
@@ -15,10 +14,11 @@ use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Desk, Generation};
 use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
-use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
+use futures::future::OptionFuture;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
@@ -77,6 +77,13 @@ pub(crate) struct Attendance {
     slot: Option<Slot>,
     /// The pending status on its way: others wait for it, so that it cannot come last.
     pub(crate) pending: Mutex<Option<Pending>>,
+}
+
+/// What was asked for ahead of a look.
+struct News {
+    tip: Option<Ahead>,
+    /// The history on its way.
+    history: JoinHandle<()>,
 }
 
 /// What follows a look.
@@ -148,7 +155,7 @@ impl Attendance {
             let wanted = self.shop.board.wanted(name);
             let noted = wanted.generation;
             self.trace = wanted.trace.or(self.trace.take());
-            let (apps, ahead) = match look {
+            let (apps, news) = match look {
                 0 => self.first_read(name, wanted.named).await?,
                 _ => (self.shop.apps.read().await?, None),
             };
@@ -159,7 +166,7 @@ impl Attendance {
                 let (config, claim) = (&self.shop.config, (self.lease.token(), self.shop.ambient.now()));
                 settle(&self.shop.ports, &config.apps_repo, app, &apps, &self.memory, claim).await?;
             }
-            let (view, decision) = self.look(app, &apps, ahead).await?;
+            let (view, decision) = self.look(app, &apps, news).await?;
             if said.as_ref() != Some(&decision) {
                 self.announce(name, &view, &decision);
             }
@@ -180,19 +187,17 @@ impl Attendance {
         &self,
         name: &AppName,
         named: Option<Revision>,
-    ) -> PortResult<(Arc<Apps>, Option<Ahead>)> {
+    ) -> PortResult<(Arc<Apps>, Option<News>)> {
         let shop = &self.shop;
         let known = shop.apps.last_read();
         let app = known.as_ref().and_then(|apps| Some((apps, apps.registrations.apps.get(name)?)));
         let (Some((known, app)), Some(named)) = (app, named) else {
             return Ok((shop.apps.read().await?, None));
         };
-        let (apps, ahead, ()) = tokio::join!(
-            shop.apps.read_if_moved(),
-            shop.observer.head_ahead(app, known),
-            shop.observer.history_ahead(app, &named),
-        );
-        Ok((apps?, ahead))
+        let (observer, repo) = (shop.observer.clone(), app.source.repo.clone());
+        let history = tokio::spawn(async move { observer.history_ahead(&repo, &named).await });
+        let (apps, tip) = tokio::join!(shop.apps.read_if_moved(), shop.observer.tip_ahead(app, known));
+        Ok((apps?, Some(News { tip, history })))
     }
 
     fn free_slot(&mut self) {
@@ -200,17 +205,25 @@ impl Attendance {
         self.shop.slots.freed.notify_one();
     }
 
-    async fn look(&self, app: &App, apps: &Apps, ahead: Option<Ahead>) -> PortResult<(View, Decision)> {
+    async fn look(&self, app: &App, apps: &Apps, news: Option<News>) -> PortResult<(View, Decision)> {
         let (memory, now) = (self.memory.get().await, self.shop.ambient.now());
         let observer = &self.shop.observer;
-        let reading = async {
-            if let Some(ahead) = &ahead {
-                observer.commit_ahead(app, ahead).await;
+        let (tip, history) = news.map(|news| (news.tip, news.history)).unzip();
+        let tip = tip.flatten();
+        let glimpse = match &tip {
+            Some(tip) => observer.glimpse(tip, app, apps, &memory, now).await,
+            None => None,
+        };
+        let view = match (glimpse, history) {
+            // The history goes on being fetched: the guard at the commit wants it.
+            (Some(view), _) => view,
+            (None, history) => {
+                if let Some(Err(error)) = OptionFuture::from(history).await {
+                    tracing::error!(app = %app.name, %error, "fetching the history panicked");
+                }
+                observer.observe_from(tip.as_ref(), app, apps, &memory, now).await?
             }
         };
-        let (view, ()) =
-            tokio::join!(observer.observe_from(ahead.as_ref(), app, apps, &memory, now), reading);
-        let view = view?;
         let decision = decide(&view);
         self.end_release(&view, &decision).await?;
         Ok((view, decision))
@@ -446,95 +459,6 @@ impl Attendance {
             }
         }
         open
-    }
-
-    /// Gives the target its commit status, and closes those that earlier builds left pending. A status that
-    /// cannot be set is no reason to stop: the next look tries again.
-    async fn report(&self, app: &App, view: &View, decision: &Decision) {
-        let memory = self.memory.get().await;
-        let target = match &view.target {
-            Target::At { revision, .. } => Some(revision),
-            Target::Nothing(_) => None,
-        };
-        if let Some(revision) = target {
-            let digest = memory.built.as_ref().map(|built| &built.digest);
-            if let Some(status) = status::settled(app, decision, digest, self.shop.config.link.clone()) {
-                self.give_status(app, revision, &status, &memory).await;
-            }
-        }
-        let status = status::superseded(&app.name, target, self.shop.config.link.clone());
-        for left in self.memory.get().await.pending_statuses.iter().filter(|left| Some(*left) != target) {
-            self.close_status(app, left, &status).await;
-        }
-        let settled = matches!(decision.action, Action::Nothing);
-        if let Some(revision) = target.filter(|target| settled && memory.pending_statuses.contains(*target)) {
-            let nothing = status::not_needed(&app.name, &decision.reason, self.shop.config.link.clone());
-            if self.memory.get().await.pending_statuses.contains(revision) {
-                self.close_status(app, revision, &nothing).await;
-            }
-        }
-    }
-
-    /// Gives a target its status unless it has it already.
-    async fn give_status(&self, app: &App, revision: &Revision, status: &CommitStatus, memory: &Memory) {
-        let reported = Reported { revision: revision.clone(), description: status.description.clone() };
-        if memory.reported.as_ref() == Some(&reported)
-            || !self.set_status(&app.source.repo, revision, status).await
-        {
-            return;
-        }
-        let open = status.state == StatusState::Pending;
-        self.note(move |memory| {
-            if !open {
-                memory.pending_statuses.remove(&reported.revision);
-            }
-            memory.reported = Some(reported.clone());
-        })
-        .await;
-    }
-
-    /// Closes the pending status of a revision.
-    pub(crate) async fn close_status(&self, app: &App, revision: &Revision, status: &CommitStatus) {
-        if self.set_status(&app.source.repo, revision, status).await {
-            self.note(|memory| {
-                memory.pending_statuses.remove(revision);
-            })
-            .await;
-        }
-    }
-
-    /// Closes the status of a build that went through the completion path, whatever is the target by now.
-    async fn close_built(&self, app: &App, image: &Image, refused: &[Refused]) {
-        let status = match refused.iter().find(|(_, channel, _)| *channel == Channel::Image) {
-            None => status::deployed(app, &image.digest, self.shop.config.link.clone()),
-            Some((_, _, verdict)) => {
-                status::built_only(&app.name, &image.digest, verdict, self.shop.config.link.clone())
-            }
-        };
-        let memory = self.memory.get().await;
-        self.give_status(app, &image.revision, &status, &memory).await;
-    }
-
-    async fn set_status(&self, repo: &RepoName, revision: &Revision, status: &CommitStatus) -> bool {
-        let app = self.memory.app();
-        if let Some(pending) = self.pending.lock().await.take()
-            && let Err(error) = pending.gone().await
-        {
-            tracing::error!(%app, %error, "setting the pending status panicked");
-        }
-        match self.shop.ports.forge.set_status(repo, revision, status).await {
-            Ok(StatusOutcome::Set | StatusOutcome::UnknownRevision) => true,
-            Err(error) => {
-                tracing::warn!(%app, %revision, %error, "the commit status was not set");
-                false
-            }
-        }
-    }
-
-    pub(crate) async fn note(&self, change: impl Fn(&mut Memory) + Send + Sync) {
-        if let Err(error) = self.memory.update(change).await {
-            tracing::warn!(app = %self.memory.app(), %error, "the memory was not updated");
-        }
     }
 
     pub(crate) fn announce(&self, app: &AppName, view: &View, decision: &Decision) {

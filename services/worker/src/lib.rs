@@ -25,6 +25,7 @@ mod run;
 mod settle;
 mod slots;
 mod status;
+mod statuses;
 mod writeback;
 
 pub use config::{Ports, WorkerConfig};
