@@ -239,8 +239,8 @@ pub(crate) fn reconciler(adapters: &Adapters, bus: &Bus) -> Reconciler {
     };
     let config = fabrique_reconciler::Config {
         concurrency: section.concurrency,
+        full_every: section.full_every,
         lease: adapters.config.worker.lease,
-        ..fabrique_reconciler::Config::default()
     };
     Reconciler::new(config, ports, adapters.observer(bus), Arc::clone(&adapters.apps), Arc::new(System))
 }

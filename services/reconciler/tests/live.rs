@@ -23,7 +23,7 @@ use fabrique_observer::{AppsReader, Observer};
 use fabrique_ports::Ambient as _;
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::{Board, BusSetup, EventBody, Events};
-use fabrique_ports::forge::{BranchHead, CommitStatus, Forge, StatusOutcome};
+use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, StatusOutcome};
 use fabrique_ports::records::{Memories, Swap};
 use fabrique_ports::source::{ChangedPaths, SourceFile, SourceHistory};
 use fabrique_reconciler::{Config, Depth, Ports, Reconciler, Sweep};
@@ -64,6 +64,10 @@ impl Forge for Counted<Gitea> {
         self.calls.now.fetch_sub(1, Ordering::SeqCst);
         head
     }
+    async fn branch_tip(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<BranchTip>> {
+        self.count().branch_tip(repo, branch).await
+    }
+
     async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
         self.count().has_commit(repo, revision).await
     }
