@@ -116,13 +116,14 @@ pub(crate) fn findings(console: Console, findings: &[Finding]) -> anyhow::Result
 
 /// YAML that is none, or that says something else than it should.
 fn not_read(file: &Path, error: &serde_saphyr::Error, remedy: String) -> Finding {
+    let said = error.without_snippet().to_string();
+    let Some(location) = error.location() else { return whole_file(file, said, remedy) };
+    let (line, column) = (location.line(), location.column());
     let place = |number: u64| usize::try_from(number).unwrap_or_default();
-    let location = error.location();
-    Finding {
-        line: location.map_or(0, |location| place(location.line())),
-        column: location.map_or(0, |location| place(location.column())),
-        ..whole_file(file, error.without_snippet().to_string(), remedy)
-    }
+    // The place comes first, as for every finding, and need not be said again.
+    let what = said.strip_suffix(&format!(" at line {line}, column {column}")).unwrap_or(&said);
+    let finding = whole_file(file, what.to_owned(), remedy);
+    Finding { line: place(line), column: place(column), ..finding }
 }
 
 fn whole_file(file: &Path, what: String, remedy: String) -> Finding {

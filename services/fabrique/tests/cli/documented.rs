@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use fabrique_kubernetes::config::Settings;
+use serde_json::Value;
+
 use crate::usage::{GOOD, configured, say};
 
 fn repository() -> PathBuf {
@@ -76,4 +79,26 @@ async fn the_configuration_in_the_operators_guide_is_right() {
     let config = configured(folder.path(), &text);
     // Nothing is left to complain about but that nobody listens there.
     say(&["--config", config.to_str().unwrap(), "validate"]).await.refused(3, "127.0.0.1:9");
+}
+
+/// The keys that `known` has and `told` has not.
+fn untold(known: &Value, told: &Value, place: &str) -> Vec<String> {
+    let Value::Object(known) = known else { return Vec::new() };
+    let missing = |(key, value): (&String, &Value)| match told.get(key) {
+        Some(below) => untold(value, below, &format!("{place}.{key}")),
+        None => vec![format!("{place}.{key}")],
+    };
+    known.iter().flat_map(missing).collect()
+}
+
+#[test]
+fn the_operators_guide_tells_every_setting_of_builders_with_its_default() {
+    let text = yaml(&document("docs/kubernetes.md"), "namespace:");
+    let settings: Settings = serde_saphyr::from_str(&text).unwrap();
+    let needed = ["namespace", "images", "gate"];
+    let mut least = serde_json::to_value(&settings).unwrap();
+    let told: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(untold(&least, &told, "builders"), Vec::<String>::new());
+    least.as_object_mut().unwrap().retain(|key, _| needed.contains(&key.as_str()));
+    assert_eq!(serde_json::from_value::<Settings>(least).unwrap(), settings);
 }
