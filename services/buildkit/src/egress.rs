@@ -4,6 +4,9 @@
 //! A solve can name a *policy session* though: the daemon then asks us for each source before it fetches anything.
 //! The solve's own policy judges git and images; of HTTP it lets everything through to this one. A daemon that
 //! cannot ask fetches nothing.
+//!
+//! Two builds at once on one daemon share the steps that they have in common, and such a step is judged by one of
+//! their sessions: apps whose lists differ belong on daemons with one slot, as all daemons in pods are.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

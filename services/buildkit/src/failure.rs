@@ -163,6 +163,9 @@ pub(crate) enum Verdict {
     },
 }
 
+/// The exit code of a process that was ended by SIGKILL. Where the kernel ends a whole container for want of memory,
+/// its status tells; where it ends one process (cgroup v1, `singleProcessOOMKill`), this code is all there is.
+const KILLED: u32 = 137;
 /// How the frontend names the step that asks a registry for a base image.
 const METADATA: &str = "[internal] load metadata for ";
 /// How BuildKit's `ErrSourceDenied` reads. It has no typed detail of its own.
@@ -241,11 +244,10 @@ fn denied(said: &str, permitted: &Permitted) -> Option<String> {
 fn explain(code: Code, details: &Details, step: Option<&FailedStep>, said: &str) -> (FailureKind, String) {
     let at = details.at();
     let name = step.map(|step| step.name.as_str());
-    if let (Some(exit), Some(name)) = (details.exit, name) {
-        return (FailureKind::Source, format!("step {name:?} ended with exit code {exit}{at}"));
-    }
     if let Some(exit) = details.exit {
-        return (FailureKind::Source, format!("a step ended with exit code {exit}{at}"));
+        let step = name.map_or_else(|| "a step".to_owned(), |name| format!("step {name:?}"));
+        let hint = if exit == KILLED { ": it was killed, for want of memory unless by itself" } else { "" };
+        return (FailureKind::Source, format!("{step} ended with exit code {exit}{hint}{at}"));
     }
     match code {
         // The daemon's own machine: no space, no memory, no inodes. The same build may pass on another.

@@ -7,7 +7,8 @@
 //! * `Solve` ([`solve`]) lasts as long as the build and answers with the digest ([`digest`]);
 //! * `Status` ([`status`]) streams steps and their output;
 //! * `Session` ([`session`]) is a tunnel through which the daemon asks *us*: for our health, for the token of
-//!   the one git host that the build reads from, and for the secrets that this build may mount.
+//!   the one git host that the build reads from, for the secrets that this build may mount, and whether each
+//!   thing may be fetched ([`egress`]).
 //!
 //! Dropping the `Solve` call is how a build is cancelled. A failure carries types, and [`failure`] turns them
 //! into whose turn it is: the source's, the daemon's or the network's.

@@ -1,11 +1,14 @@
 //! Builds that fail by their own fault, told apart by type.
 
+use std::collections::BTreeMap;
+
 use fabrique_bed::Bed;
+use fabrique_buildkit::{BuildkitBuilder, BuildkitConfig};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{ImageRepository, RelPath};
+use fabrique_core::id::{AppName, ImageRepository, RelPath};
 use fabrique_ports::builder::{BuildFailure, BuildRequest};
 
-use crate::support::{Source, builder, failed};
+use crate::support::{Source, builder, config, failed, pushed};
 
 async fn failure(bed: &Bed, request: &BuildRequest) -> BuildFailure {
     failed(&builder(bed), bed.buildkit(0), request).await.0
@@ -28,9 +31,9 @@ async fn a_failing_run_step_is_the_sources_with_its_last_lines() {
     let base = Bed::shared().await.registry().busybox();
     let dockerfile = format!("FROM {base}\nRUN echo fine\nRUN seq 1 100; echo oh no >&2; exit 7\n");
     let failure = sources_fault(&dockerfile, &["seq 1 100", "exit code 7", "Dockerfile line 3"]).await;
-    // Output and errors reach the daemon through two pipes: which of the two last lines is last is open.
-    let (_, last) = failure.log_tail.split_at(failure.log_tail.len() - 2);
-    assert!(last.contains(&"100".to_owned()) && last.contains(&"oh no".to_owned()), "{last:?}");
+    // Output and errors reach the daemon through two pipes: how their lines are mixed is open.
+    let tail = &failure.log_tail;
+    assert!(tail.contains(&"100".to_owned()) && tail.contains(&"oh no".to_owned()), "{tail:?}");
     assert!(!failure.log_tail.contains(&"fine".to_owned()));
 }
 
@@ -82,7 +85,27 @@ async fn other_sources_are_refused() {
     let other = format!("{}/other/repo.git", bed.gitea().base_url());
     sources_fault(&format!("FROM scratch\nADD {other} /x\n"), &["git://", "not permitted"]).await;
     let url = format!("{}/v2/", bed.registry().base_url());
-    sources_fault(&format!("FROM scratch\nADD {url} /x\n"), &[&url, "not permitted"]).await;
+    let add = format!("FROM scratch\nADD {url} /x\n");
+    let registry = bed.registry().host();
+    let (host, port) = registry.rsplit_once(':').unwrap();
+    let remedy = format!("add - {{host: \"{host}\", port: {port}, purpose:");
+    sources_fault(&add, &[&url, "not permitted", &remedy]).await;
+}
+
+#[tokio::test]
+async fn a_listed_host_is_fetched_from_on_its_port_and_for_its_app_only() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let add = format!("FROM scratch\nADD {}/v2/ /x\n", bed.registry().base_url());
+    let request = source.dockerfile(&add).await;
+    let of = |app: &str| {
+        let app = AppName::parse(app).unwrap();
+        let hosts = BTreeMap::from([(app, vec![bed.registry().host()])]);
+        BuildkitBuilder::new(BuildkitConfig { permitted_hosts_of: hosts, ..config(bed) }).unwrap()
+    };
+    pushed(&of("citation"), bed.buildkit(0), &request).await;
+    let (failure, _) = failed(&of("another"), bed.buildkit(0), &request).await;
+    assert_eq!(failure.kind, FailureKind::Source, "{failure:?}");
 }
 
 #[tokio::test]

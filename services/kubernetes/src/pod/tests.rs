@@ -67,9 +67,33 @@ fn a_change_of_the_configuration_is_another_generation() {
     let mut other = settings.clone();
     other.daemon.http_registries.push("mirror:80".into());
     assert_ne!(before, name(&other, Isolation::Userns));
-    let mut other = settings;
+    let mut other = settings.clone();
     other.resources.cpu = crate::config::Millicores(2000);
     assert_ne!(before, name(&other, Isolation::Userns));
+    let mut other = settings;
+    other.daemon.authorities = Some("one".into());
+    let one = name(&other, Isolation::Userns);
+    other.daemon.authorities = Some("another".into());
+    assert_ne!(one, name(&other, Isolation::Userns));
+}
+
+#[test]
+fn a_private_authority_is_mounted_and_the_images_own_are_believed_as_before() {
+    let mut settings = settings();
+    settings.daemon.authorities = Some("-----BEGIN CERTIFICATE-----".into());
+    assert_eq!(config_files(&settings).unwrap()[AUTHORITIES], "-----BEGIN CERTIFICATE-----");
+    for isolation in [Isolation::Userns, Isolation::Rootless] {
+        let spec = spec(&settings, isolation);
+        let environment = spec.containers[0].env.as_ref().unwrap();
+        let folders = environment.iter().find(|variable| variable.name == "SSL_CERT_DIR").unwrap();
+        let folders: Vec<&str> = folders.value.as_deref().unwrap().split(':').collect();
+        assert_eq!(folders[0], "/etc/ssl/certs");
+        let mounts = spec.containers[0].volume_mounts.as_ref().unwrap();
+        let mount = mounts.iter().find(|mount| mount.mount_path == folders[1]).unwrap();
+        let volume = spec.volumes.unwrap().into_iter().find(|volume| volume.name == mount.name).unwrap();
+        let items = volume.config_map.unwrap().items.unwrap();
+        assert!(items.iter().any(|item| item.key == AUTHORITIES), "{items:?}");
+    }
 }
 
 proptest! {

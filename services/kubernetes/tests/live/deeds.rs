@@ -1,5 +1,7 @@
 //! What a hostile RUN step does to its daemon, and that it hurts nobody else.
 
+use std::path::Path;
+
 use fabrique_core::failure::FailureKind;
 use fabrique_kubernetes::KubernetesPlacement;
 use fabrique_kubernetes::config::Bytes;
@@ -126,6 +128,32 @@ async fn a_fork_bomb_in_a_user_namespace_stays_in_its_pod() {
 #[tokio::test]
 async fn a_fork_bomb_in_a_rootless_pod_stays_in_it() {
     a_fork_bomb_stays_in_its_pod("rootless").await;
+}
+
+/// With cgroup v2 the kernel ends the whole container, whose status tells. With v1 it ends the step alone.
+async fn a_step_that_eats_all_memory_is_told(isolation: &str) {
+    let Some(scene) = Scene::new(isolation, 1024).await else { return };
+    let (outcome, output) = scene.run("x=$(head -c 1G /dev/zero | tr '\\0' a); sleep 1").await;
+    let BuildOutcome::Failed(failure) = outcome else { panic!("{outcome:?}\n{output}") };
+    let autopsy = scene.placement.autopsy(&scene.leased.daemon).await;
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        assert_eq!(failure.kind, FailureKind::Infrastructure, "{failure:?}");
+        assert_eq!(autopsy, Autopsy::OutOfMemory);
+    } else {
+        assert!(failure.message.contains("for want of memory"), "{failure:?}");
+        assert_eq!(autopsy, Autopsy::Alive);
+    }
+    scene.the_next_build_passes(Condition::Doubt).await;
+}
+
+#[tokio::test]
+async fn a_step_in_a_user_namespace_that_eats_all_memory_is_told() {
+    a_step_that_eats_all_memory_is_told("userns").await;
+}
+
+#[tokio::test]
+async fn a_rootless_step_that_eats_all_memory_is_told() {
+    a_step_that_eats_all_memory_is_told("rootless").await;
 }
 
 /// The node takes the pod away when its volume is larger than promised; the disk of the node is not what fills.

@@ -179,10 +179,15 @@ impl Ground {
         client(self.cluster.kubeconfig()).await
     }
 
+    /// A client with a worker's rights.
+    pub(crate) async fn worker(&self) -> Client {
+        let kubeconfig = self.cluster.service_account_kubeconfig(&self.namespace, "worker").await.unwrap();
+        client(&kubeconfig).await
+    }
+
     /// A worker's placement, with a worker's rights.
     pub(crate) async fn placement(&self, worker: &str) -> KubernetesPlacement {
-        let kubeconfig = self.cluster.service_account_kubeconfig(&self.namespace, "worker").await.unwrap();
-        let (client, settings) = (client(&kubeconfig).await, self.settings.clone());
+        let (client, settings) = (self.worker().await, self.settings.clone());
         KubernetesPlacement::start(client, settings, self.ca.clone(), worker, Arc::new(Machine))
             .await
             .unwrap()

@@ -136,7 +136,7 @@ async fn a_step_in_a_user_namespace_reaches_listed_hosts_and_nothing_else() {
         "http://permitted.example/",
         "https://forbidden.example/",
         "http://198.19.255.10:8000/",
-        "http://registry:80/v2/",
+        "http://registry/v2/",
         "http://gitea:3000/",
         "http://198.18.0.3:3000/",
         "https://198.18.0.11:6443/",

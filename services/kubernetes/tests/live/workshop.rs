@@ -90,10 +90,23 @@ impl Workshop {
         app: &str,
         dockerfile: &str,
     ) -> (BuildOutcome, String) {
-        let request = self.dockerfile(app, dockerfile).await;
         let recorder = Arc::new(Recorder::default());
-        let built = builder.build(daemon, &request, recorder.clone(), CancellationToken::new()).await;
-        (built.unwrap(), recorder.output())
+        let outcome = self.build_telling(builder, daemon, app, dockerfile, &recorder).await;
+        (outcome, recorder.output())
+    }
+
+    /// The same, and what it prints can be read meanwhile.
+    pub(crate) async fn build_telling(
+        &self,
+        builder: &BuildkitBuilder,
+        daemon: &Daemon,
+        app: &str,
+        dockerfile: &str,
+        recorder: &Arc<Recorder>,
+    ) -> BuildOutcome {
+        let request = self.dockerfile(app, dockerfile).await;
+        let built = builder.build(daemon, &request, recorder.clone(), CancellationToken::new());
+        built.await.unwrap()
     }
 
     pub(crate) async fn failed(
@@ -126,7 +139,7 @@ impl Workshop {
 
 /// The lines that a build printed.
 #[derive(Default)]
-struct Recorder(Mutex<Vec<String>>);
+pub(crate) struct Recorder(Mutex<Vec<String>>);
 
 impl ProgressSink for Recorder {
     fn report(&self, progress: Progress) {
@@ -137,7 +150,7 @@ impl ProgressSink for Recorder {
 }
 
 impl Recorder {
-    fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         self.0.lock().unwrap().join("\n")
     }
 }

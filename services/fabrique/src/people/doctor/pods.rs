@@ -135,7 +135,8 @@ fn authority(adapters: &Adapters, checks: &mut Vec<Check>) -> Option<BuilderCa> 
             Some(ca)
         }
         Err(error) => {
-            checks.push(check(name, Level::Fail, sentence(&error), renew));
+            let remedy = "correct the section kubernetes, or make a new authority";
+            checks.push(check(name, Level::Fail, sentence(&error), remedy));
             None
         }
     }
