@@ -80,7 +80,7 @@ async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
 /// The daemons to ask, listed ones or those in pods.
 async fn daemons(adapters: &Adapters, checks: &mut Vec<Check>) -> Option<(Vec<Daemon>, Arc<dyn Builder>)> {
     match builders::inspector(adapters).await {
-        Ok(Some(inspector)) => pods::examine(adapters, &inspector, checks).await,
+        Ok(Some(inspector)) => Box::pin(pods::examine(adapters, &inspector, checks)).await,
         Ok(None) => match builders::listed(adapters) {
             Ok(builders) => Some(builders),
             Err(error) => {
