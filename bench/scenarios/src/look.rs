@@ -14,10 +14,10 @@ use crate::until::until;
 use crate::verdicts::{self, Deployment};
 
 /// How long a push may take to be committed, faults and a busy machine included.
-const COMMITTED: Duration = Duration::from_mins(4);
+const COMMITTED: Duration = Duration::from_mins(6);
 /// How long Argo CD may take from a commit to an Application that is well.
 pub const SYNCED: Duration = Duration::from_secs(60);
-const SETTLED: Duration = Duration::from_secs(90);
+const SETTLED: Duration = Duration::from_mins(3);
 
 /// What `prod` of an app is composed of.
 #[derive(Debug, Clone, PartialEq, Eq)]
