@@ -44,6 +44,10 @@ test *ARGS: cluster-bed
 test-cluster *ARGS: cluster-bed
     cargo test --locked --package fabrique-bed --test cluster --package fabrique-kubernetes --package fabrique-cluster-tests --package fabrique-scenarios -- {{ ARGS }}
 
+# Play every gate of scenario 34, the long ones too
+scenarios: cluster-bed
+    cargo test --locked --package fabrique-scenarios --test scenarios -- --include-ignored
+
 # Run every journey and fault, the long ones too, TIMES times in a row
 soak TIMES="3": bed
     for round in $(seq {{ TIMES }}); do echo "soak: round $round of {{ TIMES }}"; cargo test --locked --package fabrique --test journeys -- --include-ignored; done

@@ -104,6 +104,7 @@ async fn gate_4_a_build_whose_pod_is_deleted_ends_in_one_commit() {
 }
 
 #[tokio::test]
+#[ignore = "takes minutes on two cores: ./just scenarios"]
 async fn gate_4_a_build_whose_pod_is_evicted_ends_in_one_commit() {
     conclude(passed_evicted().await);
 }
