@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fabrique_bed::Bed;
 use fabrique_buildkit::{BuildkitBuilder, Provenance};
-use fabrique_core::id::{Digest, RelPath};
+use fabrique_core::id::{Digest, Platform, RelPath};
 use fabrique_ports::builder::{BuildRequest, Builder, Progress};
 use serde_json::Value;
 
@@ -78,6 +78,24 @@ async fn an_attestation_makes_the_digest_an_index() {
     let (index, kind) = manifest(bed, &request, &digest).await;
     assert_eq!(kind, "application/vnd.oci.image.index.v1+json");
     assert_eq!(index["manifests"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn two_platforms_make_the_digest_an_index_of_both() {
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let mut request = source.dockerfile("FROM scratch\nCOPY Dockerfile /\n").await;
+    request.inputs.platforms = ["linux/amd64", "linux/arm64"].map(|p| Platform::parse(p).unwrap()).to_vec();
+    let (digest, _) = pushed(&builder(bed), bed.buildkit(0), &request).await;
+    let (index, kind) = manifest(bed, &request, &digest).await;
+    assert_eq!(kind, "application/vnd.oci.image.index.v1+json");
+    let architectures: Vec<&str> = index["manifests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|image| image["platform"]["architecture"].as_str().unwrap())
+        .collect();
+    assert_eq!(architectures, ["amd64", "arm64"]);
 }
 
 #[tokio::test]
