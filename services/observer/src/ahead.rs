@@ -72,9 +72,9 @@ impl Observer {
     }
 
     /// Fetches the commit that a push to the app's source named.
-    pub async fn history_ahead(&self, repo: &RepoName, named: &Revision) {
-        if let Err(error) = self.source.prefetch(repo, named).await {
-            tracing::debug!(%repo, %error, "the history was not fetched ahead");
+    pub async fn history_ahead(&self, app: &App, named: &Revision) {
+        if let Err(error) = self.source.prefetch(&app.source.repo, named).await {
+            tracing::debug!(app = %app.name, %error, "the history was not fetched ahead");
         }
     }
 }

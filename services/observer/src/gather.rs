@@ -158,7 +158,8 @@ impl Observer {
     }
 
     /// How the build of `revision` under `key` stands, read for the guard at its commit: on the head that was
-    /// asked for ahead, unless that is older than the state in `apps`.
+    /// asked for ahead, unless that is older than the state in `apps`. Where that head is the revision and shows by
+    /// itself what the image needs, the overlays have their turn at the next look.
     ///
     /// # Errors
     /// When a peer that has to be asked does not answer.
@@ -171,25 +172,22 @@ impl Observer {
         ahead: Option<&Ahead>,
         now: Timestamp,
     ) -> PortResult<CandidateView> {
-        let head = match ahead.filter(|ahead| ahead.is_after(apps)).and_then(|ahead| ahead.head_of(app)) {
+        let ahead = ahead.filter(|ahead| ahead.is_after(apps));
+        let head = match ahead.and_then(|ahead| ahead.head_of(app)) {
             Some(head) => head.clone(),
             None => self.forge.branch_head(&app.source.repo, &app.source.branch).await?,
         };
         let BranchHead::At(head) = head else {
             return Ok(CandidateView { head: None, environments: Vec::new() });
         };
-        let gathering = Gathering::new(self, app, apps, memory, now)?;
-        let target = gathering.comparison.relation(revision, &head).await?;
-        let mut environments = Vec::with_capacity(app.environments.len());
-        for environment in &app.environments {
-            let view = gathering.environment(environment, revision, &head, Some(key)).await?;
-            let deployed_to_target = match &view.image.step {
-                Some(step) => Some(gathering.comparison.relation(&step.from, &head).await?),
-                None => None,
-            };
-            environments.push((view, Candidate::Build { target, deployed_to_target }));
+        let whole = Gathering::new(self, app, apps, memory, now)?;
+        if head == *revision && ahead.is_some() {
+            let by_tip = Gathering { tip: ahead, ..Gathering::new(self, app, apps, memory, now)? };
+            if let Ok(seen) = by_tip.candidates(&head, revision, key).await {
+                return Ok(seen);
+            }
         }
-        Ok(CandidateView { head: Some(head), environments })
+        whole.candidates(&head, revision, key).await
     }
 
     /// How the infra channels stand to the head, when there is no image to judge.
@@ -278,6 +276,27 @@ impl<'a> Gathering<'a> {
         })
     }
 
+    /// Every environment with the build of `revision` as the candidate of its image channel.
+    async fn candidates(
+        &self,
+        head: &Revision,
+        revision: &Revision,
+        key: &BuildKey,
+    ) -> PortResult<CandidateView> {
+        let target = self.comparison.relation(revision, head).await?;
+        let mut environments = Vec::with_capacity(self.app.environments.len());
+        for environment in &self.app.environments {
+            let view = self.environment(environment, revision, head, Some(key)).await?;
+            let deployed_to_target = match &view.image.step {
+                Some(step) if revision == head => Some(step.relation),
+                Some(step) => Some(self.comparison.relation(&step.from, head).await?),
+                None => None,
+            };
+            environments.push((view, Candidate::Build { target, deployed_to_target }));
+        }
+        Ok(CandidateView { head: Some(head.clone()), environments })
+    }
+
     async fn step(&self, from: &Revision, to: &Revision, paths: &WatchedPaths) -> PortResult<Step> {
         match self.tip {
             None => self.comparison.step(from, to, paths).await,
@@ -350,13 +369,14 @@ impl<'a> Gathering<'a> {
         let Some(overlay) = environment.infra.overlay() else { return Ok(unseen) };
         let paths = WatchedPaths::of_overlay(overlay, &self.copied_from_outside(environment))
             .map_err(|e| bad_glob(self.app, &e))?;
+        // A registration that names another overlay asks for a copy whatever the source says.
+        let deployed_here = deployed.filter(|d| d.overlay == *overlay);
         match self.tip {
-            Some(tip) if tip.touches(&paths) => return Err(needs_history()),
+            Some(tip) if deployed_here.is_none() || tip.touches(&paths) => return Err(needs_history()),
             Some(_) => return Ok(unseen),
             None => {}
         }
-        // A registration that names another overlay asks for a copy whatever the source says.
-        let step = match deployed.filter(|d| d.overlay == *overlay) {
+        let step = match deployed_here {
             Some(deployed) => Some(self.step(&deployed.revision, head, &paths).await?),
             None => None,
         };

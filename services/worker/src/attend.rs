@@ -16,9 +16,7 @@ use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
-use futures::future::OptionFuture;
 use tokio::sync::Mutex;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
@@ -82,8 +80,8 @@ pub(crate) struct Attendance {
 /// What was asked for ahead of a look.
 struct News {
     tip: Option<Ahead>,
-    /// The history on its way.
-    history: JoinHandle<()>,
+    /// The commit that a push named.
+    named: Revision,
 }
 
 /// What follows a look.
@@ -194,10 +192,8 @@ impl Attendance {
         let (Some((known, app)), Some(named)) = (app, named) else {
             return Ok((shop.apps.read().await?, None));
         };
-        let (observer, repo) = (shop.observer.clone(), app.source.repo.clone());
-        let history = tokio::spawn(async move { observer.history_ahead(&repo, &named).await });
         let (apps, tip) = tokio::join!(shop.apps.read_if_moved(), shop.observer.tip_ahead(app, known));
-        Ok((apps?, Some(News { tip, history })))
+        Ok((apps?, Some(News { tip, named })))
     }
 
     fn free_slot(&mut self) {
@@ -208,18 +204,17 @@ impl Attendance {
     async fn look(&self, app: &App, apps: &Apps, news: Option<News>) -> PortResult<(View, Decision)> {
         let (memory, now) = (self.memory.get().await, self.shop.ambient.now());
         let observer = &self.shop.observer;
-        let (tip, history) = news.map(|news| (news.tip, news.history)).unzip();
+        let (tip, named) = news.map(|news| (news.tip, news.named)).unzip();
         let tip = tip.flatten();
         let glimpse = match &tip {
             Some(tip) => observer.glimpse(tip, app, apps, &memory, now).await,
             None => None,
         };
-        let view = match (glimpse, history) {
-            // The history goes on being fetched: the guard at the commit wants it.
-            (Some(view), _) => view,
-            (None, history) => {
-                if let Some(Err(error)) = OptionFuture::from(history).await {
-                    tracing::error!(app = %app.name, %error, "fetching the history panicked");
+        let view = match glimpse {
+            Some(view) => view,
+            None => {
+                if let Some(named) = &named {
+                    observer.history_ahead(app, named).await;
                 }
                 observer.observe_from(tip.as_ref(), app, apps, &memory, now).await?
             }

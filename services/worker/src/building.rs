@@ -252,7 +252,7 @@ impl Build {
             answers.retry(patient()).when(PortError::transient).await
         };
         // What the guard at the commit wants to know next is asked meanwhile.
-        let (there, head) = tokio::join!(there, head_ahead(shop, app));
+        let (there, head) = tokio::join!(there, tip_ahead(shop, app));
         match there {
             Ok(true) => {}
             Ok(false) => {
@@ -369,8 +369,8 @@ async fn place(shop: &Shop, app: &App, cancel: &CancellationToken) -> PortResult
     }
 }
 
-async fn head_ahead(shop: &Shop, app: &App) -> Option<Ahead> {
-    shop.observer.head_ahead(app, shop.apps.last_read()?.as_ref()).await
+async fn tip_ahead(shop: &Shop, app: &App) -> Option<Ahead> {
+    shop.observer.tip_ahead(app, shop.apps.last_read()?.as_ref()).await
 }
 
 /// Ends the history of a build whose image went through the completion path: `finished`, or one that another
