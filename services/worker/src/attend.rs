@@ -315,13 +315,7 @@ impl Attendance {
     ) -> PortResult<()> {
         let head = finished.as_mut().and_then(|finished| finished.head.take());
         let task = Task::Complete(image.clone(), head.map(Box::new));
-        let written = self.shop.committer.write(task, Arc::clone(&self.memory)).await;
-        // Nothing that is deployed waits for its tags.
-        let new = finished.is_some() && !matches!(written, Ok(Written::Lost));
-        if let Some(image) = image.as_ref().filter(|_| new) {
-            self.tag(app, image);
-        }
-        match written? {
+        match self.shop.committer.write(task, Arc::clone(&self.memory)).await? {
             Written::Done { commits, refused } => {
                 self.announce_commits(&commits);
                 self.memory.update(|memory| memory.running = None).await?;
@@ -335,7 +329,7 @@ impl Attendance {
                     return Ok(());
                 } else {
                     // Adopted: the worker that built it may have died before it could tag it.
-                    self.tag(app, &image);
+                    tokio::spawn(building::tag(Arc::clone(&self.shop), app.image.clone(), image.clone()));
                 }
                 let finished = finished.map(|finished| finished.entry);
                 building::close(&self.shop, &image, finished, (&commits, &refused), self.trace.clone()).await;
@@ -361,10 +355,6 @@ impl Attendance {
                 }
             }
         }
-    }
-
-    fn tag(&self, app: &App, image: &Image) {
-        tokio::spawn(building::tag(Arc::clone(&self.shop), app.image.clone(), image.clone()));
     }
 
     /// A build whose app was unregistered meanwhile: recorded, and deployed nowhere.

@@ -238,7 +238,7 @@ impl Build {
         }
     }
 
-    /// The point of no return: the digest is checked and recorded.
+    /// The point of no return: the digest is checked and recorded, then tagged.
     async fn record(
         mut self,
         attendance: &Attendance,
@@ -291,6 +291,7 @@ impl Build {
             })
             .await?;
         let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
+        tokio::spawn(tag(Arc::clone(shop), app.image.clone(), image.clone()));
         self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() });
         Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head, earlier })))
     }

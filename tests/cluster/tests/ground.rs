@@ -13,7 +13,7 @@ use kube::api::{Api, DynamicObject, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 /// The namespace of builders in every overlay.
 pub(crate) const BUILDS: &str = "fabrique-builds";
@@ -26,6 +26,13 @@ const WORKLOADS: [&str; 2] = ["Deployment", "CronJob"];
 #[derive(Clone, Copy)]
 pub(crate) struct Ground {
     pub(crate) cluster: &'static Cluster,
+}
+
+/// To be held by a test that has builder pods: a worker that is installed meanwhile would retire those that are not
+/// its own.
+pub(crate) async fn builders_alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
 }
 
 /// The cluster that all tests share, prepared once.

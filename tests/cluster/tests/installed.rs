@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::ground::{Ground, ground, kind};
+use crate::ground::{Ground, builders_alone, ground, kind};
 use crate::image::image;
 
 const SECRETS: [&str; 6] = [
@@ -26,6 +26,7 @@ const WORKLOADS: [&str; 4] = ["Deployment", "CronJob", "PodDisruptionBudget", "S
 #[tokio::test]
 async fn the_roles_get_ready_and_the_jobs_end_well() {
     let Some(ground) = ground().await else { return };
+    let _alone = builders_alone().await;
     let cluster = ground.cluster;
     // Beside whatever else is on this forge.
     let org = format!("manifests-{}", std::process::id());

@@ -16,7 +16,7 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::ground::{BUILDS, Ground, SOON, ground, kind};
+use crate::ground::{BUILDS, Ground, SOON, builders_alone, ground, kind};
 
 /// Images are pulled, and two daemons started, on a machine that may be busy.
 const LATER: Duration = Duration::from_secs(180);
@@ -33,6 +33,7 @@ type Doors = Vec<(String, u16, bool)>;
 #[tokio::test]
 async fn builders_reach_dns_gitea_registry_and_listed_hosts_and_only_workers_reach_them() {
     let Some(ground) = ground().await else { return };
+    let _alone = builders_alone().await;
     let cluster = ground.cluster;
     // What a run that failed has left goes first: its pods hold addresses of the nodes.
     cluster.kubectl(&["delete", "namespace", OTHERS, "--ignore-not-found"]).await.unwrap();
