@@ -7,7 +7,6 @@ use fabrique_core::id::{BranchName, RepoName, Revision};
 use fabrique_core::relation::{Relation, Watched};
 use fabrique_core::view::Step;
 use fabrique_ports::forge::{BranchHead, BranchTip};
-use fabrique_ports::source::ChangedPaths;
 
 use crate::apps::Apps;
 use crate::gather::Observer;
@@ -39,36 +38,30 @@ impl Ahead {
     /// The step from the head's first parent to it, when some of `paths` are seen to differ. That none do is
     /// never to be seen here: the forge leaves some out.
     pub(crate) fn change(&self, from: &Revision, to: &Revision, paths: &WatchedPaths) -> Option<Step> {
-        let tip = self.tip.as_ref().filter(|tip| tip.revision == *to && tip.parents.first() == Some(from))?;
-        let watched = paths.judge(&ChangedPaths::These(tip.touched.clone()));
-        let step = Step { from: from.clone(), relation: Relation::Ahead, watched };
-        (watched == Watched::Changed).then_some(step)
+        let tip = self.tip.as_ref()?;
+        let is_seen = tip.revision == *to && tip.parents.first() == Some(from) && self.touches(paths);
+        is_seen.then(|| Step { from: from.clone(), relation: Relation::Ahead, watched: Watched::Changed })
     }
 
     /// Whether some of `paths` are seen to differ from the head's first parent.
     pub(crate) fn touches(&self, paths: &WatchedPaths) -> bool {
-        let touched = self.tip.iter().map(|tip| ChangedPaths::These(tip.touched.clone()));
-        touched.into_iter().any(|touched| paths.judge(&touched) == Watched::Changed)
+        self.tip.as_ref().is_some_and(|tip| paths.matter(&tip.touched))
     }
 }
 
 impl Observer {
-    /// Asks for the head of the app's branch.
-    pub async fn head_ahead(&self, app: &App, apps: &Apps) -> Option<Ahead> {
-        let (repo, branch, base) = (app.source.repo.clone(), app.source.branch.clone(), apps.commit.clone());
-        let head = self.forge.branch_head(&repo, &branch).await.ok()?;
-        Some(Ahead { repo, branch, head, tip: None, base })
-    }
-
-    /// The same, with what the forge knows of that commit.
+    /// Asks for the head of the app's branch, with what the forge knows of that commit where it tells.
     pub async fn tip_ahead(&self, app: &App, apps: &Apps) -> Option<Ahead> {
         let (repo, branch, base) = (app.source.repo.clone(), app.source.branch.clone(), apps.commit.clone());
-        let Ok(Some(tip)) = self.forge.branch_tip(&repo, &branch).await else {
-            return self.head_ahead(app, apps).await;
+        let tip = self.forge.branch_tip(&repo, &branch).await.ok().flatten();
+        let head = match &tip {
+            Some(tip) => {
+                self.known.learn_time(&repo, &tip.revision, tip.committed);
+                BranchHead::At(tip.revision.clone())
+            }
+            None => self.forge.branch_head(&repo, &branch).await.ok()?,
         };
-        let head = BranchHead::At(tip.revision.clone());
-        self.known.learn_time(&repo, &tip.revision, tip.committed);
-        Some(Ahead { repo, branch, head, tip: Some(tip), base })
+        Some(Ahead { repo, branch, head, tip, base })
     }
 
     /// Fetches the commit that a push to the app's source named.

@@ -180,14 +180,15 @@ impl Observer {
         let BranchHead::At(head) = head else {
             return Ok(CandidateView { head: None, environments: Vec::new() });
         };
-        let whole = Gathering::new(self, app, apps, memory, now)?;
-        if head == *revision && ahead.is_some() {
-            let by_tip = Gathering { tip: ahead, ..Gathering::new(self, app, apps, memory, now)? };
-            if let Ok(seen) = by_tip.candidates(&head, revision, key).await {
+        let mut gathering = Gathering::new(self, app, apps, memory, now)?;
+        gathering.tip = ahead.filter(|_| head == *revision);
+        if gathering.tip.is_some() {
+            if let Ok(seen) = gathering.candidates(&head, revision, key).await {
                 return Ok(seen);
             }
+            gathering.tip = None;
         }
-        whole.candidates(&head, revision, key).await
+        gathering.candidates(&head, revision, key).await
     }
 
     /// How the infra channels stand to the head, when there is no image to judge.

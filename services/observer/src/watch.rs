@@ -47,12 +47,17 @@ impl WatchedPaths {
         Ok(Self(set.build()?))
     }
 
+    /// Whether any of these paths is one of those that matter.
+    pub(crate) fn matter(&self, paths: &[String]) -> bool {
+        paths.iter().any(|path| self.0.is_match(path))
+    }
+
     /// Whether any of `paths` matters. What cannot be told counts as changed.
     #[must_use]
     pub fn judge(&self, paths: &ChangedPaths) -> Watched {
         match paths {
             ChangedPaths::CannotTell => Watched::Changed,
-            ChangedPaths::These(paths) if paths.iter().any(|path| self.0.is_match(path)) => Watched::Changed,
+            ChangedPaths::These(paths) if self.matter(paths) => Watched::Changed,
             ChangedPaths::These(_) => Watched::Unchanged,
         }
     }
