@@ -42,10 +42,12 @@ test *ARGS: cluster-bed
 
 # Run the tests that need the cluster, and no others
 test-cluster *ARGS: cluster-bed
+    cargo build --locked --package fabrique
     cargo test --locked --package fabrique-bed --test cluster --package fabrique-kubernetes --package fabrique-cluster-tests --package fabrique-scenarios -- {{ ARGS }}
 
 # Play every gate of scenario 34, the long ones too
 scenarios: cluster-bed
+    cargo build --locked --package fabrique
     cargo test --locked --package fabrique-scenarios --test scenarios -- --include-ignored
 
 # Run every journey and fault, the long ones too, TIMES times in a row
