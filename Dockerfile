@@ -28,6 +28,8 @@ ENV RUSTUP_TOOLCHAIN=${RUSTUP_TOOLCHAIN} CARGO_TERM_COLOR=never CARGO_INCREMENTA
 WORKDIR /src
 # One by one: a git context knows no .dockerignore, and a change elsewhere need not build anew.
 COPY Cargo.toml Cargo.lock ./
+# Where crates come from, if that is said. A pattern may match nothing, a name may not.
+COPY .carg[o] .cargo/
 COPY proto proto
 COPY services services
 COPY bench bench
@@ -39,7 +41,8 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
 
 FROM ${RUNTIME_BASE} AS runtime
 # `init` reaps whatever git leaves behind when it is stopped. A base with git but without tini is taken as it is, where
-# nothing can be installed; its pods then want shareProcessNamespace, which reaps too.
+# nothing can be installed; then pods reap by shareProcessNamespace, as those of k8s/ do, and tini is no longer first.
+ENV TINI_SUBREAPER=1
 RUN if ! command -v git >/dev/null || [ ! -e /etc/ssl/certs/ca-certificates.crt ]; then \
         apt-get update -qq \
         && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends git ca-certificates tini \

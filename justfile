@@ -24,9 +24,11 @@ bed:
 cluster-bed:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- build peers cluster
 
-# Bring up a Kubernetes cluster that stays and that tests then share; half an hour the first time, some 20 s after that
+# Bring up a Kubernetes cluster with fabrique in it, which stays and which tests then share; half an hour the first time, a minute after that
 cluster:
     cargo run --locked --quiet --package fabrique-bed --bin bed -- cluster up
+    cargo build --locked --quiet --package fabrique
+    cargo run --locked --quiet --package fabrique-scenarios --bin install
 
 # End that cluster, and leave nothing of it
 cluster-down:
@@ -40,10 +42,10 @@ kubectl *ARGS:
 test *ARGS: cluster-bed
     cargo test --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
 
-# Run the tests that need the cluster, and no others
+# Run the tests that need the cluster, and no others; what `cluster` installed makes way for theirs
 test-cluster *ARGS: cluster-bed
     cargo build --locked --package fabrique
-    cargo test --locked --package fabrique-bed --test cluster --package fabrique-kubernetes --package fabrique-cluster-tests --package fabrique-scenarios -- {{ ARGS }}
+    cargo test --locked --package fabrique-bed --test cluster --package fabrique-cluster-tests --package fabrique-kubernetes --test live --package fabrique-scenarios --test scenarios -- {{ ARGS }}
 
 # Play every gate of scenario 34, the long ones too
 scenarios: cluster-bed
@@ -54,10 +56,11 @@ scenarios: cluster-bed
 soak TIMES="3": bed
     for round in $(seq {{ TIMES }}); do echo "soak: round $round of {{ TIMES }}"; cargo test --locked --package fabrique --test journeys -- --include-ignored; done
 
-# Measure fabrique beside bare tools and a script, release build, some minutes; ARGS: --rounds N, --only FIGURE, --json FILE
-bench *ARGS: bed
-    cargo build --release --locked --quiet --package fabrique --package fabrique-bench
-    cargo run --release --locked --quiet --package fabrique-bench -- {{ ARGS }}
+# Measure fabrique beside bare tools and a script, release build, some minutes, or with `cluster` first on the cluster; ARGS: --rounds N, --only FIGURE, --json FILE
+bench *ARGS:
+    @cargo run --locked --quiet --package fabrique-bed --bin bed -- build{{ if ARGS =~ "^cluster" { " peers cluster" } else { "" } }}
+    cargo build --release --locked --quiet --package fabrique --package {{ if ARGS =~ "^cluster" { "fabrique-bench-cluster" } else { "fabrique-bench" } }}
+    cargo run --release --locked --quiet --package {{ if ARGS =~ "^cluster" { "fabrique-bench-cluster -- " + replace_regex(ARGS, "^cluster", "") } else { "fabrique-bench -- " + ARGS } }}
 
 # Check formatting, clippy and, where cargo-deny is installed, the dependencies
 lint:

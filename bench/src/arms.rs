@@ -1,6 +1,7 @@
 //! The arms of a push: fabrique, the floor, and a script, each with a repository and a deployment repository of
 //! its own on the same servers.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use tokio::process::Command;
 use crate::hook::Hook;
 use crate::process;
 use crate::reference::Reference;
+use crate::stats::seconds;
 
 /// A build, or a script, ends well before this or hangs.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -221,7 +223,7 @@ async fn hooked(stage: &Stage, name: &str) -> Result<(SampleApp, Hook)> {
     let repo = stage.create_source("atlas", name, false).await?;
     let source = SampleApp::over(stage, AppOptions::named(name), repo);
     source.write_source("first").await?;
-    let hook = Hook::listen(stage.hook_secret()).await?;
+    let hook = Hook::listen(Ipv4Addr::LOCALHOST.into(), stage.hook_secret()).await?;
     stage.bed.gitea().create_webhook("atlas", name, &hook.url, stage.hook_secret()).await?;
     Ok((source, hook))
 }
@@ -246,25 +248,4 @@ async fn succeed(what: &str, mut command: Command) -> Result<()> {
         output.with_context(|| format!("{what} hangs"))?.with_context(|| format!("starting {what}"))?;
     ensure!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr).trim_end());
     Ok(())
-}
-
-/// Signed: a webhook may overtake the end of the push that it tells of.
-fn seconds(from: Instant, to: Instant) -> f64 {
-    match to.checked_duration_since(from) {
-        Some(after) => after.as_secs_f64(),
-        None => -from.duration_since(to).as_secs_f64(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_comes_first_is_negative() {
-        let now = Instant::now();
-        let later = now + Duration::from_millis(500);
-        assert_eq!(seconds(now, later), 0.5);
-        assert_eq!(seconds(later, now), -0.5);
-    }
 }

@@ -29,7 +29,7 @@ pub(crate) async fn measure(options: &Options, fleet: &Fleet) -> Result<Figure> 
     let roles = [("receiver", &receiver.peer), ("worker", &worker.peer), ("reconcile", &reconciler)];
     let (mut series, mut checks) = (Vec::new(), Vec::new());
     for (role, peer) in roles {
-        let memory = vec![process::resident(peer)?];
+        let memory = vec![process::resident_of(peer)?];
         series.push(Series::new(role, "MB", memory.clone()));
         checks.push(Check::at_most(format!("{role} (MB)"), memory, 40.0));
         if let Some(folder) = &options.logs {

@@ -1,5 +1,6 @@
 //! A tiny webhook server, as a user would put one together: it checks the HMAC and hands the revision on.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,17 +24,17 @@ const WAITING: usize = 64;
 
 /// A push that was delivered.
 #[derive(Debug)]
-pub(crate) struct Delivery {
+pub struct Delivery {
     /// When its head and body were there.
-    pub(crate) at: Instant,
+    pub at: Instant,
     /// The revision that the branch points to.
-    pub(crate) revision: String,
+    pub revision: String,
 }
 
 /// A listening server. Dropping it ends it.
-pub(crate) struct Hook {
+pub struct Hook {
     /// Where Gitea delivers to.
-    pub(crate) url: String,
+    pub url: String,
     deliveries: mpsc::Receiver<Delivery>,
     server: JoinHandle<()>,
 }
@@ -44,10 +45,13 @@ struct Door {
 }
 
 impl Hook {
-    /// Listens on a free loopback port.
-    pub(crate) async fn listen(secret: &str) -> Result<Self> {
+    /// Listens on a free port of `address`.
+    ///
+    /// # Errors
+    /// When the address is not this machine's.
+    pub async fn listen(address: IpAddr, secret: &str) -> Result<Self> {
         let (send, deliveries) = mpsc::channel(WAITING);
-        let listener = TcpListener::bind("127.0.0.1:0").await.context("listening for webhooks")?;
+        let listener = TcpListener::bind((address, 0)).await.context("listening for webhooks")?;
         let url = format!("http://{}/hook", listener.local_addr()?);
         let door = Door { secret: secret.to_owned(), deliveries: send };
         let router = Router::new().route("/hook", post(deliver)).with_state(Arc::new(door));
@@ -59,7 +63,10 @@ impl Hook {
     }
 
     /// Waits for the delivery of `revision`; others are passed over.
-    pub(crate) async fn delivered(&mut self, revision: &str) -> Result<Delivery> {
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub async fn delivered(&mut self, revision: &str) -> Result<Delivery> {
         let next = async {
             while let Some(delivery) = self.deliveries.recv().await {
                 if delivery.revision == revision {

@@ -20,9 +20,10 @@ mod acknowledge;
 mod arms;
 mod fleet;
 mod footprint;
-mod hook;
+pub mod hook;
 mod load;
-mod process;
+pub mod process;
+pub mod program;
 mod push;
 mod reference;
 pub mod report;
@@ -31,7 +32,7 @@ mod sweep;
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use clap::{Parser, ValueEnum};
 
 use crate::fleet::Fleet;
@@ -83,15 +84,6 @@ impl Options {
     fn wants(&self, subject: Subject) -> bool {
         self.only.is_empty() || self.only.contains(&subject)
     }
-
-    fn binary(&self) -> Result<PathBuf> {
-        let binary = match &self.fabrique {
-            Some(path) => path.clone(),
-            None => std::env::current_exe()?.with_file_name("fabrique"),
-        };
-        ensure!(binary.is_file(), "{} is not there: build fabrique, or pass --fabrique", binary.display());
-        binary.canonicalize().context("finding the binary")
-    }
 }
 
 /// Takes every figure that is asked for.
@@ -99,7 +91,7 @@ impl Options {
 /// # Errors
 /// When a server does not start, or an arm does not do what is measured: a missed bound is no error.
 pub async fn run(options: &Options) -> Result<Report> {
-    let binary = options.binary()?;
+    let binary = program::fabrique(options.fabrique.as_deref())?;
     let mut figures: Vec<Figure> = Vec::new();
     if options.wants(Subject::Push) || options.wants(Subject::Recorded) {
         figures.extend(Box::pin(push::measure(options, &binary)).await?);

@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
+use fabrique_bed::webhook;
 use fabrique_stage::Stage;
 use futures::future::try_join_all;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::json;
-use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -70,8 +69,7 @@ pub(crate) fn requests(stage: &Stage, apps: &[FleetApp]) -> Result<Arc<Vec<Bytes
         url.trim_start_matches("http://").split_once('/').context("no path in the hook's URL")?;
     let requests = apps.iter().map(|app| {
         let body = payload(app).to_string();
-        let mac = Hmac::<Sha256>::new_from_slice(stage.hook_secret().as_bytes())?.chain_update(&body);
-        let signature = hex::encode(mac.finalize().into_bytes());
+        let signature = webhook::signature(stage.hook_secret(), body.as_bytes())?;
         Ok(Bytes::from(format!(
             "POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nX-Gitea-Event: push\r\n\
              X-Gitea-Delivery: f6266f16-1bf3-46a5-9ea4-602e06ead473\r\nX-Gitea-Signature: {signature}\r\n\

@@ -6,9 +6,16 @@ use anyhow::{Context as _, Result};
 use fabrique_bed::{Peer, Program};
 use fabrique_stage::Stage;
 
+/// The resident memory of one of them, in MB.
+pub(crate) fn resident_of(peer: &Peer) -> Result<f64> {
+    resident(peer.pid().with_context(|| format!("{} does not run", peer.name()))?)
+}
+
 /// The resident memory of a process, in MB.
-pub(crate) fn resident(peer: &Peer) -> Result<f64> {
-    let pid = peer.pid().with_context(|| format!("{} does not run", peer.name()))?;
+///
+/// # Errors
+/// When there is none.
+pub fn resident(pid: u32) -> Result<f64> {
     let status =
         std::fs::read_to_string(format!("/proc/{pid}/status")).context("reading a process's status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

@@ -1,7 +1,9 @@
 //! What was measured, as JSON for programs and as a table for people.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::stats::Spread;
@@ -125,6 +127,15 @@ impl Check {
 }
 
 impl Report {
+    /// Writes it as JSON, with every sample.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write(&self, file: &Path) -> Result<()> {
+        let json = serde_json::to_string_pretty(self)?;
+        std::fs::write(file, json + "\n").with_context(|| format!("writing {}", file.display()))
+    }
+
     /// Markdown tables, one after the other.
     #[must_use]
     pub fn table(&self) -> String {

@@ -1,5 +1,7 @@
 //! The little statistics that the figures need.
 
+use std::time::Instant;
+
 use serde::Serialize;
 
 /// The least, the middle and the largest of some samples.
@@ -55,6 +57,15 @@ pub fn alternate<T: Copy>(arms: &[T], round: u32) -> Vec<T> {
     order
 }
 
+/// The seconds between two moments. Signed: a webhook may overtake the end of the push that it tells of.
+#[must_use]
+pub fn seconds(from: Instant, to: Instant) -> f64 {
+    match to.checked_duration_since(from) {
+        Some(after) => after.as_secs_f64(),
+        None => -from.duration_since(to).as_secs_f64(),
+    }
+}
+
 fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -63,6 +74,8 @@ fn sorted(samples: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -90,5 +103,13 @@ mod tests {
     #[test]
     fn pairs_are_compared_within_their_round() {
         assert_eq!(ratios(&[2.0, 9.0], &[1.0, 3.0]), [2.0, 3.0]);
+    }
+
+    #[test]
+    fn what_comes_first_is_negative() {
+        let now = Instant::now();
+        let later = now + Duration::from_millis(500);
+        assert_eq!(seconds(now, later), 0.5);
+        assert_eq!(seconds(later, now), -0.5);
     }
 }

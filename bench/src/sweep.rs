@@ -30,7 +30,7 @@ pub(crate) async fn measure(options: &Options, fleet: &Fleet) -> Result<Figure> 
             peer.log_tail(10)
         );
         seconds.push(swept["took_ms"].as_f64().context("took_ms")? / 1e3);
-        memory.push(process::resident(&peer)?);
+        memory.push(process::resident_of(&peer)?);
     }
     if let Some(folder) = &options.logs {
         process::keep_log(&peer, folder)?;

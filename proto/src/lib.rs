@@ -31,6 +31,7 @@ mod tests {
             target: None,
             action: "nothing".to_owned(),
             reason: "no watched path changed".to_owned(),
+            dead_letter: false,
         };
         assert_eq!(
             serde_json::to_string(&decision).unwrap(),

@@ -192,14 +192,14 @@ async fn a_worker_killed_with_its_commit_in_flight_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_killed_alone_leaves_a_push_behind_that_comes_too_late() {
+async fn a_push_that_outlives_its_worker_at_the_forge_comes_too_late() {
     let scene = Scene::set().await;
     let trap = scene.stage.trap(Moment::BeforeTheUpdate).unwrap();
     let revision = scene.push_to_the_gate().await;
     scene.gate.open();
     trap.sprung().await.unwrap();
-    // Its git goes on: nobody is there to end it.
-    scene.worker.kill9_alone().unwrap();
+    scene.worker.peer.kill9().await.unwrap();
+    // The forge's hook still waits for the trap.
     let _second = scene.taken_over(&revision).await;
     trap.open().unwrap();
     let next = scene.app.push("after").await.unwrap();
@@ -218,6 +218,14 @@ async fn a_worker_killed_between_the_commit_and_its_acknowledgement_is_replaced(
     let second = scene.taken_over(&revision).await;
     assert_eq!(second.logged(BUILDING), 0, "the commit is there");
     trap.open().unwrap();
+    for _ in 0..3 {
+        let (status, answer) =
+            scene.stage.deliver_push("atlas/citation", &"0".repeat(40), &revision).await.unwrap();
+        assert_eq!(status, 202, "{answer}");
+    }
+    scene.stage.settled("citation", 0).await.unwrap();
+    assert_eq!(scene.stage.image_commits("citation").await.unwrap().len(), 1);
+    assert_eq!(scene.stage.builds("citation").await.unwrap().len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,12 +4,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a journey's helpers fail the journey")]
 
+mod applications;
+mod batches;
 mod crashes;
+mod declarations;
+mod egress;
 mod faults;
+mod history;
 mod load;
+mod overlays;
 mod policy;
 mod pushes;
 mod scene;
+mod statuses;
+mod tls;
+mod webhooks;
 mod writeback;
 
 use fabrique_stage::{Stage, StageBuilder};

@@ -1,7 +1,7 @@
 //! What is refused, and what a registration decides about a build.
 
 use fabrique_core::build::BuildInputs;
-use fabrique_core::id::{RelPath, Revision};
+use fabrique_core::id::{BuildKey, RelPath, Revision};
 use fabrique_gitops::{Rules, registration};
 use fabrique_stage::{AppOptions, SampleApp, Settings, Stage};
 
@@ -30,6 +30,9 @@ async fn wrong_registrations_are_told_apart_and_hold_no_other_app_up() {
         clone.write(&file, good.replace("name: good", &format!("name: {name}"))).await.unwrap();
         rewrite_in(&clone, &file, |text| text.replacen(right, wrong, 1)).await;
     }
+    let linked = clone.path().join("apps/linked");
+    tokio::fs::create_dir(&linked).await.unwrap();
+    tokio::fs::symlink("../good/app.yaml", linked.join("app.yaml")).await.unwrap();
     clone.commit("Register badly").await.unwrap();
     clone.push().await.unwrap();
 
@@ -38,7 +41,8 @@ async fn wrong_registrations_are_told_apart_and_hold_no_other_app_up() {
     let (code, stdout, stderr) = stage.try_command(&["validate"]).await.unwrap();
     let said = stdout + &stderr;
     assert_eq!(code, 1, "{said}");
-    for (name, _, _, words) in MISTAKES {
+    let words = MISTAKES.map(|(name, _, _, words)| (name, words));
+    for (name, words) in words.into_iter().chain([("linked", "symlink")]) {
         assert!(said.contains(&format!("apps/{name}/app.yaml")) && said.contains(words), "{name}: {said}");
     }
     assert!(!said.contains("apps/good/app.yaml"), "{said}");
@@ -123,18 +127,22 @@ async fn changed_build_arguments_build_the_same_revision_again() {
     assert_eq!(stage.builds("citation").await.unwrap().len(), 3);
 }
 
-/// The tags that fabrique will set for a revision: for people, and for the build key.
-fn tags(app: &SampleApp, revision: &str) -> [String; 2] {
+fn key_of(app: &SampleApp, revision: &str) -> BuildKey {
     let path: RelPath = format!("apps/{0}/app.yaml", app.options.name).parse().unwrap();
     let text = app.registration().unwrap();
     let rules = Rules { registries: vec![app.image.split('/').next().unwrap().to_owned()] };
     let parsed = registration::parse(&path, &app.options.name, text.as_bytes(), &rules).unwrap();
-    let revision: Revision = revision.parse().unwrap();
-    [revision.short().to_owned(), BuildInputs::of(&parsed, &revision, 0).key().keep_tag()]
+    BuildInputs::of(&parsed, &revision.parse().unwrap(), 0).key()
+}
+
+/// The tags that fabrique will set for a revision: for people, and for the build key.
+fn tags(app: &SampleApp, revision: &str) -> [String; 2] {
+    let parsed: Revision = revision.parse().unwrap();
+    [parsed.short().to_owned(), key_of(app, revision).keep_tag()]
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tags_forged_by_hand_are_rebuilt_and_not_adopted() {
+async fn tags_and_labels_forged_by_hand_are_rebuilt_and_not_adopted() {
     let scene = Scene::open(AppOptions::named("citation")).await;
     let (stage, app) = (&scene.stage, &scene.app);
     let old = stage.composition("citation").await.unwrap().unwrap();
@@ -142,17 +150,47 @@ async fn tags_forged_by_hand_are_rebuilt_and_not_adopted() {
     let kept = stage.bed.registry().digest("citation", &key).await.unwrap();
     assert_eq!(kept.as_deref(), Some(&*old.digest), "these are the tags that fabrique sets");
 
-    let forged = stage.manifest("citation", &old.digest).await.unwrap();
+    let manifest = stage.manifest("citation", &old.digest).await.unwrap();
     app.source.write("message", "second").await.unwrap();
     let second = app.source.commit("second").await.unwrap();
+    // The old image under the labels of the new one: whoever believed them would adopt it.
+    let config = stage.image_config("citation", &manifest).await.unwrap().to_string();
+    let [of_first, of_second] = [&scene.first, &second].map(|revision| key_of(app, revision));
+    assert!(config.contains(of_first.as_str()) && config.contains(&scene.first), "{config}");
+    let config = config.replace(of_first.as_str(), of_second.as_str()).replace(&scene.first, &second);
+    let forged = stage.reconfigured("citation", &manifest, config).await.unwrap();
     for tag in tags(app, &second) {
         stage.forge_tag("citation", &tag, &forged).await.unwrap();
     }
     app.source.push().await.unwrap();
 
     let new = stage.committed_once(app, &second).await.unwrap();
-    assert_ne!(new.digest, old.digest);
+    let forged = stage.image_config("citation", &forged).await.unwrap();
+    let built = stage.manifest("citation", &new.digest).await.unwrap();
+    assert_ne!(stage.image_config("citation", &built).await.unwrap(), forged);
     assert_eq!(stage.builds("citation").await.unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tag_of_the_build_key_alone_keeps_an_image_when_the_registry_collects_garbage() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app, registry) = (&scene.stage, &scene.app, scene.stage.bed.registry());
+    let old = stage.composition("citation").await.unwrap().unwrap();
+    let second = app.push("second").await.unwrap();
+    let new = stage.committed_once(app, &second).await.unwrap();
+    let [of_old, of_new] = [tags(app, &scene.first), tags(app, &second)];
+    let tagged = || async {
+        let there = registry.tags("citation").await.ok()?;
+        of_old.iter().chain(&of_new).all(|tag| there.contains(tag)).then_some(())
+    };
+    fabrique_bed::wait_until("both images to have both tags", crate::LONG, tagged).await.unwrap();
+
+    for tag in [&of_old[0], &of_old[1], &of_new[0]] {
+        stage.delete_manifest("citation", tag).await.unwrap();
+    }
+    registry.collect_garbage().await.unwrap();
+    assert_eq!(registry.digest("citation", &old.digest).await.unwrap(), None, "nothing led to it");
+    assert_eq!(registry.digest("citation", &new.digest).await.unwrap(), Some(new.digest));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,11 +4,28 @@ use fabrique_bed::{GitRepo, wait_until};
 use fabrique_stage::{AppOptions, Gate, SampleApp, Stage};
 
 use crate::LONG;
-use crate::scene::{Scene, person_rewrites, running};
+use crate::scene::{Scene, person_rewrites, running, watching_the_message};
 
-/// An app whose image depends on one file only, its Dockerfile aside.
-fn watching_the_message() -> AppOptions {
-    AppOptions { watch: vec!["message".to_owned()], ..AppOptions::named("citation") }
+#[tokio::test(flavor = "multi_thread")]
+async fn one_trace_leads_from_the_delivery_of_a_push_to_its_commit() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let stage = &scene.stage;
+    let revision = scene.app.push("traced").await.unwrap();
+    stage.committed_once(&scene.app, &revision).await.unwrap();
+    let kinds = ["decision", "build", "step", "commit"];
+    // Events follow what they tell of.
+    let followed = async || {
+        let traces = stage.traces().await.ok()?;
+        let (_, trace) = traces.iter().rfind(|(subject, _)| subject == "fabrique.delivery.atlas.citation")?;
+        let of_kind = |kind: &str| {
+            let prefix = format!("fabrique.{kind}.");
+            traces.iter().any(|(subject, of)| subject.starts_with(&prefix) && of == trace)
+        };
+        kinds.into_iter().all(of_kind).then_some(())
+    };
+    if let Err(error) = wait_until("one trace through every kind of event", LONG, followed).await {
+        panic!("{error:#}\n{:#?}", stage.traces().await.unwrap());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +104,37 @@ async fn a_head_that_changes_no_watched_path_is_reported_and_neither_built_nor_c
     assert_eq!(status.description, format!("no watched path changed since {}", &scene.first[..12]));
     assert_eq!(scene.stage.bed.gitea().head("cluster", "apps", "main").await.unwrap(), before);
     assert_eq!(scene.stage.builds("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn history_rewritten_beside_the_watched_paths_is_no_difference_and_a_branch_that_differs_in_one_is() {
+    let scene = Scene::open(watching_the_message()).await;
+    let (stage, app, source) = (&scene.stage, &scene.app, &scene.app.source);
+    let deployed = app.push("deployed").await.unwrap();
+    stage.committed_once(app, &deployed).await.unwrap();
+    source.git(&["reset", "--quiet", "--soft", "HEAD~1"]).await.unwrap();
+    source.write("notes.md", "nothing that matters").await.unwrap();
+    let rewritten = source.commit("The same message, and notes").await.unwrap();
+    scene.settles_after(async { source.push_force().await.unwrap() }).await;
+    let since = format!("no watched path changed since {}", &deployed[..12]);
+    let status = stage.status_becomes(app, &rewritten, "success").await.unwrap();
+    assert_eq!(status.description, since);
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 2);
+
+    // Of the branch that the app follows next, the first push brings nothing, and the second does.
+    source.branch("next").await.unwrap();
+    source.write("notes.md", "nothing that matters either").await.unwrap();
+    let beside = source.commit("More notes").await.unwrap();
+    source.push().await.unwrap();
+    person_rewrites(stage, "apps/citation/app.yaml", |text| text.replace("branch: main", "branch: next"))
+        .await;
+    let status = stage.status_becomes(app, &beside, "success").await.unwrap();
+    assert_eq!(status.description, since);
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 2);
+    source.write("message", "next").await.unwrap();
+    let next = source.commit("Differ").await.unwrap();
+    source.push().await.unwrap();
+    stage.committed_once(app, &next).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,6 +259,44 @@ async fn a_missing_dockerfile_and_a_missing_base_are_told_to_the_committer() {
     let fixed = app.push_steps("COPY message /message").await.unwrap();
     stage.committed_once(app, &fixed).await.unwrap();
     assert_eq!(scene.committed().await, [fixed, scene.first.clone()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_build_fetched_can_be_asked() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let told = scene.stage.json(&["builds", "citation", "--egress"]).await.unwrap();
+    let fetches = told["egress"]["fetches"].as_array().unwrap();
+    let had = |what: &str, location: &str| {
+        let is = |fetch: &&serde_json::Value| fetch["what"] == what && fetch["answer"] == "had";
+        fetches.iter().filter(is).any(|fetch| fetch["location"].as_str().unwrap().contains(location))
+    };
+    assert!(had("source", &format!("/atlas/citation.git#{}", scene.first)), "{told}");
+    assert!(had("image", &scene.stage.bed.registry().host()), "{told}");
+    let table = scene.stage.command(&["builds", "citation", "--egress"]).await.unwrap();
+    assert!(table.contains(&scene.first) && table.contains("had"), "{table}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_no_daemon_would_fetch_is_told_before_one_is_asked() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    app.source.write("Dockerfile", "FROM scratch\nCOPY --from=busybox /bin /bin\n").await.unwrap();
+    let refused = app.source.commit("Copy from an image outside").await.unwrap();
+    app.source.push().await.unwrap();
+    let status = stage.status_becomes(app, &refused, "failure").await.unwrap();
+    assert!(status.description.contains("docker.io/library/busybox:latest"), "{status:?}");
+    let builds = stage.json(&["builds", "citation"]).await.unwrap();
+    let newest = &builds[0];
+    assert_eq!(
+        (&newest["phase"]["kind"], &newest["daemon"]),
+        (&"source".into(), &serde_json::Value::Null),
+        "{newest}"
+    );
+    let message = newest["phase"]["message"].as_str().unwrap();
+    assert!(message.contains("may come from") && message.contains("(Dockerfile line 2)"), "{message}");
+
+    let fixed = app.push_steps("COPY message /message").await.unwrap();
+    stage.committed_once(app, &fixed).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

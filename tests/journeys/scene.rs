@@ -72,6 +72,11 @@ impl Scene {
     }
 }
 
+/// An app whose image depends on one file only, its Dockerfile aside.
+pub(crate) fn watching_the_message() -> AppOptions {
+    AppOptions { watch: vec!["message".to_owned()], ..AppOptions::named("citation") }
+}
+
 /// A stage on which `fabrique all` runs and nothing is registered.
 pub(crate) async fn running(builder: StageBuilder) -> (Stage, Fabrique) {
     let stage = crate::started(builder).await;

@@ -1,11 +1,10 @@
 //! What happens on `cluster/apps`, by fabrique and by people.
 
 use fabrique_bed::{GitRepo, wait_until};
-use fabrique_stage::{AppOptions, Gate, Moment, SampleApp};
-use serde_json::Value;
+use fabrique_stage::{AppOptions, Gate};
 
 use crate::LONG;
-use crate::scene::{Scene, person_rewrites, rewrite_in, running};
+use crate::scene::{Scene, person_rewrites, rewrite_in, watching_the_message};
 
 const COMPOSITION: &str = "apps/citation/prod/composition.yaml";
 const KUSTOMIZATION: &str = "apps/citation/prod/kustomization.yaml";
@@ -190,8 +189,7 @@ async fn a_binding_that_a_person_changed_stops_the_environment_until_it_is_repai
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overlay_advances_in_a_commit_of_its_own_without_a_build() {
-    let options = AppOptions { watch: vec!["message".to_owned()], ..AppOptions::named("citation") };
-    let scene = Scene::open(options).await;
+    let scene = Scene::open(watching_the_message()).await;
     let (stage, app) = (&scene.stage, &scene.app);
     let before = stage.composition("citation").await.unwrap().unwrap();
     let file = "deploy/overlays/prod/deployment.yaml";
@@ -238,81 +236,19 @@ async fn a_second_environment_adopts_the_recorded_digest_without_a_build() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn apps_that_are_ready_together_share_a_push_of_at_most_five_commits() {
-    const APPS: usize = 8;
-    let (stage, _fabrique) = running(fabrique_stage::Stage::builder().builders(2)).await;
-    let (mut apps, mut revisions) = (Vec::new(), Vec::new());
-    for number in 0..APPS {
-        let options =
-            AppOptions { deployed: false, overlay: false, ..AppOptions::named(&format!("app-{number}")) };
-        let app = SampleApp::create(&stage, options).await.unwrap();
-        revisions.push(app.push("first").await.unwrap());
-        apps.push(app);
-    }
-    for (app, revision) in apps.iter().zip(&revisions) {
-        stage.status_becomes(app, revision, "success").await.unwrap();
-    }
-    stage.hook("cluster", "apps").await.unwrap();
-    // All are built already, so that one registration makes them all ready at once. The first commit is held up,
-    // and the others gather behind it.
-    let clone = stage.clone_apps().await.unwrap();
-    for app in &mut apps {
-        app.options.deployed = true;
-        app.write_registration(&clone).await.unwrap();
-    }
-    clone.commit("Deploy them all").await.unwrap();
-    clone.push().await.unwrap();
-    let trap = stage.trap(Moment::BeforeTheUpdate).unwrap();
-    for app in &apps {
-        stage.decided(&app.options.name, "is built and recorded").await.unwrap();
-    }
-    trap.open().unwrap();
-    for (app, revision) in apps.iter().zip(&revisions) {
-        stage.deployed(app, revision).await.unwrap();
-        assert_eq!(stage.builds(&app.options.name).await.unwrap().len(), 1, "adopted, not built again");
-    }
-
-    clone.pull().await.unwrap();
-    let automatic = clone.git(&["log", "--author=^fabrique <", "--format=%H"]).await.unwrap();
-    assert_eq!(automatic.lines().count(), APPS, "one commit for each app");
-    let mut shared = 0;
-    for delivery in stage.deliveries("cluster", "apps", 1).await.unwrap() {
-        let after = delivery["after"].as_str().unwrap().to_owned();
-        let before = pushed_from(&stage, &after).await;
-        let range = format!("{before}..{after}");
-        let commits = clone.git(&["rev-list", "--author=^fabrique <", &range]).await.unwrap();
-        assert!(commits.lines().count() <= 5, "{range} is a push of {}", commits.lines().count());
-        shared += usize::from(commits.lines().count() > 1);
-    }
-    assert!(shared > 0, "no push is shared");
-}
-
-/// Where the push to `cluster/apps` that ended at `after` began, as Gitea's own feed has it.
-async fn pushed_from(stage: &fabrique_stage::Stage, after: &str) -> String {
-    let feed =
-        stage.bed.gitea().api("GET", "/repos/cluster/apps/activities/feeds?limit=50", None).await.unwrap();
-    let contents = feed.as_array().unwrap().iter().filter_map(|event| event["content"].as_str());
-    let pushes: Vec<Value> = contents.filter_map(|content| serde_json::from_str(content).ok()).collect();
-    let push = pushes.iter().find(|push| push["HeadCommit"]["Sha1"] == after);
-    let push = push.unwrap_or_else(|| panic!("the feed has no push to {after}: {pushes:#?}"));
-    // The comparison's URL is org/repo/compare/before...after.
-    let url = push["CompareURL"].as_str().unwrap();
-    url.rsplit('/').next().unwrap().split("...").next().unwrap().to_owned()
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn our_own_webhook_replayed_ten_times_makes_no_commit() {
     let scene = Scene::open(AppOptions::named("citation")).await;
     let stage = &scene.stage;
     let head = stage.bed.gitea().head("cluster", "apps", "main").await.unwrap().unwrap();
     let before = stage.clone_apps().await.unwrap().git(&["rev-parse", "HEAD~1"]).await.unwrap();
 
+    let none = "0".repeat(40);
     for _ in 0..10 {
-        for (repo, from, to) in
-            [("cluster/apps", &before, &head), ("atlas/citation", &scene.first, &scene.first)]
+        for (repo, from, to, wakes) in
+            [("cluster/apps", &before, &head, None), ("atlas/citation", &none, &scene.first, Some(202))]
         {
             let (status, answer) = stage.deliver_push(repo, from, to).await.unwrap();
-            assert!(matches!(status, 200 | 202), "{status}: {answer}");
+            assert!(wakes.map_or(matches!(status, 200 | 202), |wakes| status == wakes), "{status}: {answer}");
         }
     }
     scene
@@ -338,4 +274,38 @@ async fn fifty_writers_to_cluster_apps_lose_nothing_and_the_commit_arrives_among
     let apps = stage.clone_apps().await.unwrap();
     let notes = apps.git(&["ls-tree", "--name-only", "HEAD", "notes/"]).await.unwrap();
     assert_eq!(notes.lines().count(), 50, "every acknowledged note is there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: fifty pushes through the forge, and those that lose the race, take minutes"]
+async fn fifty_writers_who_push_through_the_forge_lose_nothing_and_the_commit_arrives_among_them() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let gate = Gate::new();
+    let revision = app.push_steps(&gate.steps()).await.unwrap();
+    gate.reached().await.unwrap();
+    let writers = stage.writers().await.unwrap();
+    let names: Vec<String> = (0..50).map(|number| format!("notes/{number}.md")).collect();
+    let written = futures::future::join_all(names.iter().map(|name| writers.write(name)));
+    // Some have written before the commit, which has to make its way through the others.
+    let among = async {
+        wait_until("the first writers to have written", LONG, || async {
+            let notes = "/repos/cluster/apps/contents/notes";
+            let notes = stage.bed.gitea().api("GET", notes, None).await.ok()?;
+            (notes.as_array()?.len() >= 5).then_some(())
+        })
+        .await
+        .unwrap();
+        gate.open();
+    };
+    let (written, ()) = tokio::join!(written, among);
+    let pushes: usize = written.into_iter().sum::<anyhow::Result<usize>>().unwrap();
+    assert!(pushes > names.len(), "nobody was in anybody's way");
+    stage.committed_once(app, &revision).await.unwrap();
+
+    let apps = stage.clone_apps().await.unwrap();
+    let notes = apps.git(&["ls-tree", "--name-only", "HEAD", "notes/"]).await.unwrap();
+    assert_eq!(notes.lines().count(), names.len(), "every acknowledged note is there");
+    let added = apps.git(&["log", "--format=%s", "--", "notes"]).await.unwrap();
+    assert_eq!(added.lines().count(), names.len(), "and was written once");
 }

@@ -26,18 +26,37 @@ impl SampleApp {
     /// # Errors
     /// When a server refuses.
     pub async fn create(installation: &Installation, name: &str) -> Result<(Self, String)> {
+        let mut created = Self::create_all(installation, &[name.to_owned()]).await?;
+        created.pop().context("no app")
+    }
+
+    /// The same for several, which are registered and hooked together.
+    ///
+    /// # Errors
+    /// When a server refuses.
+    pub async fn create_all(installation: &Installation, names: &[String]) -> Result<Vec<(Self, String)>> {
         let cluster = installation.cluster;
-        let app = Self {
-            name: name.to_owned(),
-            image: format!("registry:80/{name}"),
-            source: forge::source(cluster.gitea(), name).await?,
-            base: cluster.images().busybox.clone(),
-        };
-        app.write().await?;
-        let first = app.push("first").await?;
-        app.register(installation).await?;
+        let gitea = cluster.gitea();
+        let mut created = Vec::new();
+        for name in names {
+            let app = Self {
+                name: name.clone(),
+                image: format!("registry:80/{name}"),
+                source: forge::source(gitea, name).await?,
+                base: cluster.images().busybox.clone(),
+            };
+            app.write().await?;
+            let first = app.push("first").await?;
+            created.push((app, first));
+        }
+        let apps = GitRepo::clone(&gitea.clone_url_with_token("cluster", "apps")).await?;
+        for (app, _) in &created {
+            app.register(&apps, &gitea.clone_url("cluster", "apps")).await?;
+        }
+        apps.commit(&format!("Register {}", names.join(", "))).await?;
+        apps.push().await.context("somebody else pushed to cluster/apps meanwhile")?;
         installation.job("hooks").await?;
-        Ok((app, first))
+        Ok(created)
     }
 
     /// The repository's name.
@@ -59,7 +78,15 @@ impl SampleApp {
     /// # Errors
     /// When git or Gitea refuses.
     pub async fn push_steps(&self, message: &str, steps: &str) -> Result<String> {
-        let dockerfile = format!("FROM {}\nCOPY message /message\n{steps}\n", self.base);
+        let base = &self.base;
+        self.push_dockerfile(message, &format!("FROM {base}\nCOPY message /message\n{steps}\n")).await
+    }
+
+    /// The same with a Dockerfile of any kind, beside which lies a `message` that no other build had.
+    ///
+    /// # Errors
+    /// When git or Gitea refuses.
+    pub async fn push_dockerfile(&self, message: &str, dockerfile: &str) -> Result<String> {
         self.source.write("Dockerfile", dockerfile).await?;
         self.source.write("message", message).await?;
         let revision = self.source.commit(message).await?;
@@ -104,16 +131,12 @@ impl SampleApp {
         Ok(())
     }
 
-    async fn register(&self, installation: &Installation) -> Result<()> {
-        let gitea = installation.cluster.gitea();
-        let apps = GitRepo::clone(&gitea.clone_url_with_token("cluster", "apps")).await?;
+    /// Writes the registration, and the Application, into a clone of `cluster/apps`.
+    async fn register(&self, apps: &GitRepo, url: &str) -> Result<()> {
         let name = &self.name;
         apps.write(&format!("apps/{name}/app.yaml"), self.registration()).await?;
-        let url = gitea.clone_url("cluster", "apps");
-        let application = forge::application(name, &url, &format!("apps/{name}/prod"), APPS);
-        apps.write(&format!("argocd/{name}.yaml"), serde_saphyr::to_string(&application)?).await?;
-        apps.commit(&format!("Register {name}")).await?;
-        apps.push().await.context("somebody else pushed to cluster/apps meanwhile")
+        let application = forge::application(name, url, &format!("apps/{name}/prod"), APPS);
+        apps.write(&format!("argocd/{name}.yaml"), serde_saphyr::to_string(&application)?).await
     }
 
     fn registration(&self) -> String {

@@ -82,18 +82,21 @@ pub(crate) async fn tokens(gitea: &Gitea) -> Result<Tokens> {
 
 /// The Application that deploys the Applications.
 pub(crate) fn root(cluster: &Cluster) -> serde_json::Value {
-    application("root", &cluster.gitea().clone_url("cluster", "apps"), "argocd", "argocd")
+    let mut root = application("root", &cluster.gitea().clone_url("cluster", "apps"), "argocd", "argocd");
+    root["spec"]["project"] = json!("default");
+    root
 }
 
-/// An Application that follows a folder of `cluster/apps`.
-pub(crate) fn application(name: &str, url: &str, path: &str, namespace: &str) -> serde_json::Value {
+/// An Application of an app that follows a folder of the repository at `url`, and deploys to `namespace`.
+#[must_use]
+pub fn application(name: &str, url: &str, path: &str, namespace: &str) -> serde_json::Value {
     json!({
         "apiVersion": "argoproj.io/v1alpha1", "kind": "Application",
         "metadata": {
             "name": name, "namespace": "argocd", "finalizers": ["resources-finalizer.argocd.argoproj.io"],
         },
         "spec": {
-            "project": "default",
+            "project": "fabrique-apps",
             "source": { "repoURL": url, "path": path, "targetRevision": "main" },
             "destination": { "server": "https://kubernetes.default.svc", "namespace": namespace },
             "syncPolicy": { "automated": { "prune": true, "selfHeal": true, "allowEmpty": true } },
@@ -102,7 +105,10 @@ pub(crate) fn application(name: &str, url: &str, path: &str, namespace: &str) ->
 }
 
 /// A source repository in `atlas` that every purpose's user has its rights in.
-pub(crate) async fn source(gitea: &Gitea, name: &str) -> Result<GitRepo> {
+///
+/// # Errors
+/// When Gitea refuses.
+pub async fn source(gitea: &Gitea, name: &str) -> Result<GitRepo> {
     gitea.create_repo("atlas", name, true).await?;
     for (user, right) in [(READER, "read"), (REPORTER, "write"), (HOOKER, "admin")] {
         gitea.add_collaborator("atlas", name, user, right).await?;

@@ -1,23 +1,24 @@
 //! Fabrique, brought into the cluster as an operator would.
 
+use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use fabrique_bed::{Cluster, GitRepo};
-use fabrique_cluster_tests::manifests;
+use base64::Engine as _;
+use fabrique_bed::{Cluster, GitRepo, webhook};
+use fabrique_cluster_tests::{image, manifests, turn};
 use fabrique_core::time::Timestamp;
 use fabrique_kubernetes::config::Isolation;
 use fabrique_kubernetes::labels;
-use fabrique_kubernetes::pki::BuilderCa;
-use hmac::{Hmac, KeyInit as _, Mac as _};
-use secrecy::ExposeSecret as _;
+use fabrique_kubernetes::pki::{BuilderCa, Identity};
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use tokio::sync::Mutex;
 
+use crate::app::SampleApp;
 use crate::forge::{self, Seeded, Tokens};
-use crate::image;
-use crate::overlay::{self, Filling, kind};
+use crate::overlay::{self, Changes, Filling, kind};
+use crate::people;
 use crate::until::until;
 
 /// Fabrique's own namespace.
@@ -38,11 +39,9 @@ const JOB: Duration = Duration::from_mins(2);
 pub struct Installation {
     /// The cluster.
     pub cluster: &'static Cluster,
-    /// Fabrique's image by digest.
-    pub image: String,
     receiver: String,
-    /// What is applied now.
-    isolation: Mutex<Isolation>,
+    applied: Mutex<Filling>,
+    _turn: File,
 }
 
 impl Installation {
@@ -52,29 +51,33 @@ impl Installation {
     /// # Errors
     /// When a server refuses, or a role does not get ready, with what it says.
     pub async fn install(cluster: &'static Cluster, isolation: Isolation) -> Result<Self> {
+        Self::install_with(cluster, isolation, Changes::default()).await
+    }
+
+    /// The same, with some things otherwise than scenarios want them.
+    ///
+    /// # Errors
+    /// As [`Installation::install`].
+    pub async fn install_with(
+        cluster: &'static Cluster,
+        isolation: Isolation,
+        changes: Changes,
+    ) -> Result<Self> {
+        let turn = turn::take().await?;
         forge::seed(cluster).await?;
-        let image = image::push(cluster).await.context("fabrique's image")?;
-        let unfinished = Filling {
-            image: image.clone(),
-            builder: cluster.images().builder.clone(),
-            receiver: String::new(),
-            isolation,
-        };
-        let documents = overlay::fill(&manifests::overlay("bench").await?, &unfinished)?;
+        let binary = changes.binary.as_deref();
+        let image = image::push(cluster, "fabrique", binary).await.context("fabrique's image")?;
+        let filling = Filling { image, builder: cluster.images().builder.clone(), isolation, changes };
+        let documents = overlay::fill(&manifests::overlay("bench").await?, &filling)?;
         apply(cluster, documents.iter().filter(|document| kind(document) == "Namespace")).await?;
-        let service = documents.iter().filter(|document| kind(document) == "Service");
-        apply(cluster, service).await?;
-        let address =
-            ["get", "service", "fabrique", "--namespace", OWN, "--output=jsonpath={.spec.clusterIP}"];
-        let address = cluster.kubectl(&address).await?;
-        let receiver = format!("http://{}:8080/webhook", address.trim());
+        let (_, receiver) = overlay::config(&documents)?;
         let tokens = forge::tokens(cluster.gitea()).await?;
         install_secrets(cluster, &tokens).await?;
         cluster.apply(&forge::root(cluster).to_string()).await?;
-        let installation = Self { cluster, image, receiver, isolation: Mutex::new(isolation) };
-        installation.take_away_pods().await?;
+        let installation = Self { cluster, receiver, applied: Mutex::new(filling.clone()), _turn: turn };
+        installation.take_away_builders().await?;
         installation.take_away_apps().await?;
-        installation.apply(isolation).await?;
+        installation.apply(&filling).await?;
         // Registrations wake their apps from now on.
         installation.job("hooks").await?;
         Ok(installation)
@@ -94,38 +97,50 @@ impl Installation {
         &self.receiver
     }
 
+    /// How builds are kept apart.
+    pub async fn isolation(&self) -> Isolation {
+        self.applied.lock().await.isolation
+    }
+
+    /// Takes away the webhooks of an app's repository, so that Gitea tells nobody of its pushes; `hooks` makes them anew.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn unhook(&self, app: &SampleApp) -> Result<()> {
+        let repo = app.repo();
+        for hook in self.hooks(&repo).await?.as_array().context("no list of webhooks")? {
+            let path = format!("/repos/{repo}/hooks/{}", hook["id"]);
+            self.cluster.gitea().api("DELETE", &path, None).await?;
+        }
+        Ok(())
+    }
+
     /// Lets builds be kept apart in another way from now on.
     ///
     /// # Errors
     /// As [`Installation::install`].
     pub async fn isolate(&self, isolation: Isolation) -> Result<()> {
-        let mut now = self.isolation.lock().await;
-        if *now != isolation {
-            self.apply(isolation).await?;
-            *now = isolation;
+        let mut applied = self.applied.lock().await;
+        if applied.isolation != isolation {
+            let wanted = Filling { isolation, ..applied.clone() };
+            self.apply(&wanted).await?;
+            *applied = wanted;
         }
         Ok(())
     }
 
-    async fn apply(&self, isolation: Isolation) -> Result<()> {
-        let filling = Filling {
-            image: self.image.clone(),
-            builder: self.cluster.images().builder.clone(),
-            receiver: self.receiver.clone(),
-            isolation,
-        };
-        let documents = overlay::fill(&manifests::overlay("bench").await?, &filling)?;
+    async fn apply(&self, filling: &Filling) -> Result<()> {
+        let documents = overlay::fill(&manifests::overlay("bench").await?, filling)?;
         let (roles, rest): (Vec<_>, Vec<_>) =
             documents.iter().partition(|document| kind(document) == "Deployment");
         apply(self.cluster, rest).await?;
         self.job("init").await?;
         apply(self.cluster, roles).await?;
-        self.cluster.apply(&people(&self.image, &config_name(&documents)?)).await?;
-        for role in ["receiver", "worker"] {
+        let (config, _) = overlay::config(&documents)?;
+        self.cluster.apply(&people::deployment(&filling.image, &config)).await?;
+        for role in ["receiver", "worker", people::NAME] {
             self.rolled_out(role).await?;
         }
-        let ready = ["wait", "--namespace", OWN, "--for=condition=Ready", "--timeout=110s", "pod/people"];
-        self.cluster.kubectl(&ready).await.context("the pod for people")?;
         Ok(())
     }
 
@@ -216,9 +231,17 @@ impl Installation {
     /// # Errors
     /// When it does not end with 0, or prints something else.
     pub async fn ask(&self, args: &[&str]) -> Result<Value> {
-        let command = ["exec", "people", "--container=people", "--", "fabrique"];
-        let text = self.kubectl(&[&command, args, &["--output=json"]].concat()).await?;
+        let text = self.tell(&[args, &["--output=json"]].concat()).await?;
         serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
+    }
+
+    /// The same, as it is shown to people.
+    ///
+    /// # Errors
+    /// When it does not end with 0.
+    pub async fn tell(&self, args: &[&str]) -> Result<String> {
+        let command = ["exec", people::POD, "--container", people::NAME, "--", "fabrique"];
+        self.kubectl(&[&command, args].concat()).await
     }
 
     /// Delivers what Gitea sends for a push to `main`, signed. Returns the status.
@@ -226,28 +249,49 @@ impl Installation {
     /// # Errors
     /// When the receiver does not answer.
     pub async fn deliver_push(&self, repo: &str, before: &str, after: &str) -> Result<u16> {
-        let payload = json!({
-            "ref": "refs/heads/main", "before": before, "after": after, "repository": { "full_name": repo },
-        });
-        let body = payload.to_string();
-        let mac = Hmac::<Sha256>::new_from_slice(HOOK_SECRET.as_bytes())?.chain_update(&body);
         // Refused when the process has a provider already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().timeout(JOB).build()?;
-        let request = client
-            .post(self.hook_url())
-            .header("content-type", "application/json")
-            .header("x-gitea-event", "push")
-            .header("x-gitea-delivery", "f6266f16-1bf3-46a5-9ea4-602e06ead473")
-            .header("x-gitea-signature", hex::encode(mac.finalize().into_bytes()))
-            .body(body);
-        Ok(request.send().await?.status().as_u16())
+        let answer = self.delivery(&client, (repo, "main"), before, after)?.send().await?;
+        Ok(answer.status().as_u16())
     }
 
-    /// Takes away the builders of earlier runs, so that none of them counts, and the pod for people, which cannot be
-    /// changed.
-    async fn take_away_pods(&self) -> Result<()> {
-        self.kubectl(&["delete", "pod", "people", "--now", "--ignore-not-found"]).await?;
+    /// The request that Gitea makes for a push to a branch of a repository, signed.
+    ///
+    /// # Errors
+    /// Never with the secret that there is.
+    pub fn delivery(
+        &self,
+        client: &reqwest::Client,
+        (repo, branch): (&str, &str),
+        before: &str,
+        after: &str,
+    ) -> Result<reqwest::RequestBuilder> {
+        let push = webhook::push(repo, branch, before, after);
+        webhook::delivery(client, self.hook_url(), HOOK_SECRET, push.to_string().into_bytes())
+    }
+
+    /// A client's identity that builders believe, as a worker makes one for itself, and the authority in PEM.
+    ///
+    /// # Errors
+    /// When the authority's secret is not what it should be.
+    pub async fn builder_client(&self) -> Result<(Identity, String)> {
+        let secret = self.get(OWN, "secret", "fabrique-builder-ca").await?;
+        let file = |key: &str| -> Result<String> {
+            let text = secret["data"][key].as_str().with_context(|| format!("an authority without {key}"))?;
+            Ok(String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text)?)?)
+        };
+        let (certificate, key) = (file("ca.crt")?, SecretString::from(file("ca.key")?));
+        let now = now()?;
+        let authority = BuilderCa::from_pem(&certificate, &key, now)?;
+        Ok((authority.client("bench", now)?, certificate))
+    }
+
+    /// Takes away all builders, so that none that is there counts.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn take_away_builders(&self) -> Result<()> {
         let builders = labels::builders();
         let delete = ["delete", "pods", "--namespace", BUILDS, "--selector", &builders, "--now"];
         self.cluster.kubectl(&delete).await.map(drop)
@@ -270,16 +314,6 @@ impl Installation {
 async fn apply<'a>(cluster: &Cluster, documents: impl IntoIterator<Item = &'a Value>) -> Result<()> {
     let items: Vec<&Value> = documents.into_iter().collect();
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()).await
-}
-
-/// The name of the configuration that pods mount, hash included.
-fn config_name(documents: &[Value]) -> Result<String> {
-    let names = documents
-        .iter()
-        .filter(|document| kind(document) == "ConfigMap")
-        .filter_map(|document| document["metadata"]["name"].as_str());
-    let found = names.into_iter().find(|name| name.starts_with("fabrique-config"));
-    found.map(str::to_owned).context("an overlay without a configuration")
 }
 
 /// What `secrets.example.yaml` lists, and the same for people.
@@ -314,8 +348,7 @@ async fn install_secrets(cluster: &Cluster, tokens: &Tokens) -> Result<()> {
     let authority = ["get", "secret", "fabrique-builder-ca", "--namespace", OWN, "--ignore-not-found"];
     // Builders of an earlier run trust the authority of that run.
     if cluster.kubectl(&authority).await?.trim().is_empty() {
-        let now = std::time::UNIX_EPOCH.elapsed()?.as_millis();
-        let made = BuilderCa::generate(Timestamp(u64::try_from(now)?), Duration::from_hours(24))?;
+        let made = BuilderCa::generate(now()?, Duration::from_hours(24))?;
         secrets.push((
             "fabrique-builder-ca",
             json!({ "ca.crt": made.certificate, "ca.key": made.key.expose_secret() }),
@@ -331,45 +364,6 @@ async fn install_secrets(cluster: &Cluster, tokens: &Tokens) -> Result<()> {
     apply(cluster, &items).await
 }
 
-/// The pod in which people ask: fabrique's image with a configuration, doing nothing.
-fn people(image: &str, config: &str) -> String {
-    let file =
-        |key: &str, name: &str| json!({ "name": key, "value": format!("/run/secrets/fabrique/{name}") });
-    let volume = |name: &str, path: &str| json!({ "name": name, "mountPath": path });
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": "people", "namespace": OWN, "labels": { "app.kubernetes.io/component": "people" } },
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": false,
-            "securityContext": {
-                "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
-                "seccompProfile": { "type": "RuntimeDefault" },
-            },
-            "containers": [{
-                "name": "people", "image": image, "command": ["sleep", "2147483647"],
-                "securityContext": {
-                    "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-                    "capabilities": { "drop": ["ALL"] },
-                },
-                "env": [
-                    { "name": "FABRIQUE_CONFIG", "value": "/etc/fabrique/fabrique.yaml" },
-                    file("FABRIQUE_GITEA__READ_TOKEN_FILE", "read-token"),
-                    file("FABRIQUE_GITEA__APPS_TOKEN_FILE", "apps-token"),
-                    file("FABRIQUE_NATS__USERS__OPERATOR__PASSWORD_FILE", "nats-password"),
-                ],
-                "volumeMounts": [
-                    volume("secrets", "/run/secrets/fabrique"), volume("config", "/etc/fabrique"),
-                    volume("state", "/var/lib/fabrique"), volume("tmp", "/tmp"),
-                ],
-            }],
-            "volumes": [
-                { "name": "secrets", "secret": { "secretName": "fabrique-people", "defaultMode": 0o440 } },
-                { "name": "config", "configMap": { "name": config } },
-                { "name": "state", "emptyDir": {} },
-                { "name": "tmp", "emptyDir": {} },
-            ],
-        },
-    })
-    .to_string()
+fn now() -> Result<Timestamp> {
+    Ok(Timestamp(u64::try_from(std::time::UNIX_EPOCH.elapsed()?.as_millis())?))
 }

@@ -8,17 +8,20 @@
 
 mod app;
 mod forge;
-mod image;
 mod installation;
+mod kill;
 mod look;
 mod overlay;
+mod people;
 pub mod record;
 mod until;
 pub mod verdicts;
 
 pub use app::SampleApp;
-pub use forge::Seeded;
+pub use fabrique_kubernetes::config::Isolation;
+pub use forge::{Seeded, application, source};
 pub use installation::{APPS, BUILDS, Installation, OWN};
 pub use look::{Composition, Footprint, SYNCED, builder_of};
+pub use overlay::Changes;
 pub use until::until;
 pub use verdicts::Deployment;

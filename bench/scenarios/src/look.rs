@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::app::SampleApp;
 use crate::installation::{APPS, BUILDS, Installation};
+use crate::people;
 use crate::until::until;
 use crate::verdicts::{self, Deployment};
 
@@ -129,18 +130,57 @@ impl Installation {
     /// # Errors
     /// When it does not in [`SYNCED`], with the last objection.
     pub async fn running(&self, app: &SampleApp, deployment: &Deployment) -> Result<Duration> {
-        let what = format!("{} to run {}", app.name, deployment.digest);
-        until(&what, SYNCED, async || {
+        until(&format!("{} to be at {}", app.name, deployment.commit), SYNCED, async || {
             let application = self.get("argocd", "application", &app.name).await?;
-            verdicts::synced_and_healthy(&application, &deployment.commit)?;
-            let pods = self.pods(app).await?;
-            let [pod] = pods.as_slice() else { return Err(anyhow!("{} pods", pods.len())) };
-            verdicts::runs_digest(pod, &app.name, &app.image, &deployment.digest)?;
-            Ok(verdicts::knows_its_image(pod, &app.name, "DAGSTER_CURRENT_IMAGE")?)
+            Ok(verdicts::synced_and_healthy(&application, &deployment.commit)?)
         })
         .await?;
+        self.runs(app, &deployment.digest).await?;
         let now = std::time::UNIX_EPOCH.elapsed()?;
         Ok(now.saturating_sub(Duration::from_secs(deployment.at)))
+    }
+
+    /// Waits until an app has one pod, which runs this digest and knows it. Where several apps were committed to, Argo
+    /// CD shows the last of those commits for all.
+    ///
+    /// # Errors
+    /// When it does not in [`SYNCED`], with the last objection.
+    pub async fn runs(&self, app: &SampleApp, digest: &str) -> Result<()> {
+        until(&format!("{} to run {digest}", app.name), SYNCED, async || {
+            let pods = self.pods(app).await?;
+            let [pod] = pods.as_slice() else { return Err(anyhow!("{} pods", pods.len())) };
+            verdicts::runs_digest(pod, &app.name, &app.image, digest)?;
+            Ok(verdicts::knows_its_image(pod, &app.name, "DAGSTER_CURRENT_IMAGE")?)
+        })
+        .await
+    }
+
+    /// As [`Self::runs`], for an app that several commits within seconds changed. Argo CD before 3.6 drops a request to
+    /// refresh that arrives while it works on the one before (argo-cd issue 28392), goes on showing the earlier commit
+    /// as Synced, and finds the newer one with its next poll. Only where it shows that is it asked, as the poll would.
+    ///
+    /// # Errors
+    /// When the app does not run the digest in [`SYNCED`] although Argo CD knew of the commit, or was asked.
+    pub async fn runs_in_the_end(&self, app: &SampleApp, deployment: &Deployment) -> Result<()> {
+        let Err(late) = self.runs(app, &deployment.digest).await else { return Ok(()) };
+        let application = self.get("argocd", "application", &app.name).await?;
+        let Some(shown) = verdicts::synced_to(&application) else { return Err(late) };
+        if !self.commits_since(shown).await?.contains(&deployment.commit) {
+            return Err(late);
+        }
+        self.refreshed(app).await?;
+        self.runs(app, &deployment.digest).await
+    }
+
+    /// Has Argo CD look at an app's folder, as it does by itself every ten minutes: what a webhook tells while it cannot
+    /// reach the API server is lost on it.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn refreshed(&self, app: &SampleApp) -> Result<()> {
+        let refresh = "argocd.argoproj.io/refresh=normal";
+        let args = ["annotate", "application", &app.name, "--namespace=argocd", "--overwrite", refresh];
+        self.cluster.kubectl(&args).await.map(drop)
     }
 
     /// The app's pods, without those that are leaving.
@@ -183,6 +223,60 @@ impl Installation {
             building.and_then(builder_of).map(str::to_owned).with_context(|| format!("{builds:?}"))
         })
         .await
+    }
+
+    /// Waits until an attempt at `revision` has failed, and returns it.
+    ///
+    /// # Errors
+    /// When none has in time.
+    pub async fn failed(&self, app: &SampleApp, revision: &str) -> Result<Value> {
+        until(&format!("a build of {} to fail at {revision}", app.name), COMMITTED, async || {
+            let builds = self.builds(app).await?;
+            let failed = builds
+                .iter()
+                .find(|build| build["revision"] == revision && build["phase"]["phase"] == "failed");
+            failed.cloned().with_context(|| format!("{builds:?}"))
+        })
+        .await
+    }
+
+    /// The webhooks of a repository, as Gitea has them.
+    ///
+    /// # Errors
+    /// When Gitea cannot be asked.
+    pub async fn hooks(&self, repo: &str) -> Result<Value> {
+        self.cluster.gitea().api("GET", &format!("/repos/{repo}/hooks"), None).await
+    }
+
+    /// Every status that the commit of a revision was given, as Gitea shows them to its committer.
+    ///
+    /// # Errors
+    /// When Gitea cannot be asked.
+    pub async fn statuses(&self, app: &SampleApp, revision: &str) -> Result<Value> {
+        let path = format!("/repos/{}/statuses/{revision}?limit=50", app.repo());
+        self.cluster.gitea().api("GET", &path, None).await
+    }
+
+    /// The events of a push, up to the end of its first attempt.
+    ///
+    /// # Errors
+    /// When they cannot be asked for.
+    pub async fn timeline(&self, app: &SampleApp, revision: &str) -> Result<Value> {
+        // It ends with 1 when that is not a commit.
+        let any_end = "fabrique \"$@\" || [ $? = 1 ]";
+        let command = ["exec", people::POD, "--container", people::NAME, "--", "sh", "-c", any_end, "sh"];
+        let wanted = ["timeline", &app.name, "--revision", revision, "--output=json"];
+        let text = self.kubectl(&[command.as_slice(), &wanted].concat()).await?;
+        serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
+    }
+
+    /// What an attempt printed.
+    ///
+    /// # Errors
+    /// When it cannot be asked for.
+    pub async fn log(&self, build: &Value) -> Result<String> {
+        let id = build["build"].as_str().context("a build without a name")?;
+        self.tell(&["logs", id]).await
     }
 
     /// Waits until no builder is claimed, doubted or half gone, and none has left a secret.

@@ -1,5 +1,7 @@
 //! The bench's overlay with what is known only once the bed runs. Pure.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result};
 use fabrique_cluster_tests::manifests::{self, BUILDER_IMAGE, IMAGE};
 use fabrique_core::id::Digest;
@@ -16,10 +18,23 @@ pub(crate) struct Filling {
     pub(crate) image: String,
     /// The builders' image by digest.
     pub(crate) builder: String,
-    /// Where Gitea, which is no pod and knows no Service by its name, delivers webhook #2.
-    pub(crate) receiver: String,
     /// How builds are kept apart.
     pub(crate) isolation: Isolation,
+    /// What is to be otherwise.
+    pub(crate) changes: Changes,
+}
+
+/// What an installation has otherwise than the scenarios' usual one.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    /// The binary that goes into the image; the one beside this program, or `FABRIQUE_BINARY`, when absent.
+    pub binary: Option<PathBuf>,
+    /// Merged into `fabrique.yaml`; null changes nothing.
+    pub fabrique: Value,
+    /// Merged into `builders.yaml`; null changes nothing.
+    pub builders: Value,
+    /// What the worker logs: its `--log`.
+    pub worker_log: Option<String>,
 }
 
 /// The objects of the rendered overlay `text`.
@@ -29,12 +44,12 @@ pub(crate) struct Filling {
 pub(crate) fn fill(text: &str, filling: &Filling) -> Result<Vec<Value>> {
     let text = text.replace(IMAGE, &filling.image).replace(BUILDER_IMAGE, &filling.builder);
     let mut documents = manifests::documents(&text)?;
-    let is_config =
-        |document: &&mut Value| kind(document) == "ConfigMap" && name(document).starts_with(CONFIG);
-    let config = documents.iter_mut().find(is_config).context("an overlay without a configuration")?;
+    let config = documents.iter_mut().find(|document| is_config(document));
+    let config = config.context("an overlay without a configuration")?;
     let data = &mut config["data"];
-    merge_file(&mut data["fabrique.yaml"], &impatience(&filling.receiver))?;
-    merge_file(&mut data["builders.yaml"], &pool(filling.isolation))?;
+    let Changes { fabrique, builders, worker_log, .. } = &filling.changes;
+    merge_file(&mut data["fabrique.yaml"], &[&impatience(), fabrique])?;
+    merge_file(&mut data["builders.yaml"], &[&pool(filling.isolation), builders])?;
     let hash = Digest::of(data.to_string().as_bytes());
     for document in &mut documents {
         match kind(document) {
@@ -42,6 +57,11 @@ pub(crate) fn fill(text: &str, filling: &Filling) -> Result<Vec<Value>> {
             "Deployment" => {
                 document["spec"]["template"]["metadata"]["annotations"]["scenarios/config"] =
                     json!(hash.as_str());
+                if let Some(log) = worker_log.as_ref().filter(|_| name(document) == "worker") {
+                    let env = &mut document["spec"]["template"]["spec"]["containers"][0]["env"];
+                    let env = env.as_array_mut().context("a worker without an environment")?;
+                    env.push(json!({ "name": "FABRIQUE_LOG", "value": log }));
+                }
             }
             // A sweep comes when a scenario asks for one, or what heals could not be told.
             "CronJob" => document["spec"]["suspend"] = json!(true),
@@ -51,11 +71,28 @@ pub(crate) fn fill(text: &str, filling: &Filling) -> Result<Vec<Value>> {
     Ok(documents)
 }
 
-/// Times that are minutes where people wait, and seconds here.
-fn impatience(receiver: &str) -> Value {
+/// The name of the configuration that pods mount, hash included, and where it has webhook #2 deliver to.
+///
+/// # Errors
+/// When there is none, or it does not say.
+pub(crate) fn config(documents: &[Value]) -> Result<(String, String)> {
+    let config = documents.iter().find(|document| is_config(document));
+    let config = config.context("an overlay without a configuration")?;
+    let text = config["data"]["fabrique.yaml"].as_str().context("a configuration without its file")?;
+    let content: Value = serde_saphyr::from_str(text)?;
+    let url = content["receiver"]["public_url"].as_str().context("a receiver without a public URL")?;
+    Ok((name(config).to_owned(), url.to_owned()))
+}
+
+fn is_config(document: &Value) -> bool {
+    kind(document) == "ConfigMap" && name(document).starts_with(CONFIG)
+}
+
+/// Times that are minutes where people wait, and seconds here. A backoff still lasts long enough for its reason to be
+/// told.
+fn impatience() -> Value {
     json!({
-        "receiver": { "public_url": receiver },
-        "worker": { "lease": "5s", "backoff_base": "500ms", "backoff_max": "5s", "max_attempts": 8 },
+        "worker": { "lease": "5s", "backoff_base": "2s", "backoff_max": "5s", "max_attempts": 8 },
     })
 }
 
@@ -64,17 +101,19 @@ fn pool(isolation: Isolation) -> Value {
     json!({
         "isolation": isolation.as_str(),
         "pool": { "total": 2, "per_domain": 2, "warm": 0, "warm_wait": "1s", "start": "90s", "claim": "15s" },
-        "patience": { "request": "5s" },
+        "patience": { "request": "5s", "autopsy": "20s" },
         "resources": { "memory": "512Mi" },
         "cache": { "size": "1Gi" },
     })
 }
 
 /// Changes a file of YAML, which is JSON from then on: YAML, too.
-fn merge_file(file: &mut Value, change: &Value) -> Result<()> {
+fn merge_file(file: &mut Value, changes: &[&Value]) -> Result<()> {
     let text = file.as_str().context("a configuration without one of its files")?;
     let mut content: Value = serde_saphyr::from_str(text)?;
-    merge(&mut content, change);
+    for change in changes.iter().filter(|change| !change.is_null()) {
+        merge(&mut content, change);
+    }
     *file = json!(content.to_string());
     Ok(())
 }
@@ -114,8 +153,8 @@ mod tests {
         Filling {
             image: "registry:80/fabrique@sha256:1".into(),
             builder: BUILDER.into(),
-            receiver: "http://198.19.1.2:8080/webhook".into(),
             isolation: Isolation::Rootless,
+            changes: Changes::default(),
         }
     }
 
@@ -145,8 +184,25 @@ spec: {}
             serde_json::from_str(documents[0]["data"]["fabrique.yaml"].as_str().unwrap()).unwrap();
         assert_eq!(config["worker"]["grace"], "1s");
         assert_eq!(config["worker"]["lease"], "5s");
-        let receiver = json!({ "listen": "a:1", "public_url": "http://198.19.1.2:8080/webhook" });
-        assert_eq!(config["receiver"], receiver);
+        assert_eq!(config["receiver"], json!({ "listen": "a:1", "public_url": "b" }));
+        assert_eq!(super::config(&documents).unwrap(), ("fabrique-config-abc".to_owned(), "b".to_owned()));
+    }
+
+    #[test]
+    fn what_is_changed_comes_last() {
+        let changes = Changes {
+            fabrique: json!({ "worker": { "lease": "30s" } }),
+            worker_log: Some("debug".into()),
+            ..Changes::default()
+        };
+        let overlay = OVERLAY.replace("labels: {} }", "labels: {} }, spec: { containers: [{ env: [] }] }");
+        let documents = fill(&overlay, &Filling { changes, ..filling() }).unwrap();
+        let config: Value =
+            serde_json::from_str(documents[0]["data"]["fabrique.yaml"].as_str().unwrap()).unwrap();
+        assert_eq!(config["worker"]["lease"], "30s");
+        assert_eq!(config["worker"]["backoff_max"], "5s");
+        let env = &documents[1]["spec"]["template"]["spec"]["containers"][0]["env"];
+        assert_eq!(*env, json!([{ "name": "FABRIQUE_LOG", "value": "debug" }]));
     }
 
     #[test]
@@ -165,7 +221,7 @@ spec: {}
         let path = manifests::root().join("overlays/bench/config/builders.yaml");
         let text = std::fs::read_to_string(path).unwrap().replace(BUILDER_IMAGE, BUILDER);
         let mut file = json!(text);
-        merge_file(&mut file, &pool(Isolation::Userns)).unwrap();
+        merge_file(&mut file, &[&pool(Isolation::Userns)]).unwrap();
         let settings: Settings = serde_saphyr::from_str(file.as_str().unwrap()).unwrap();
         assert_eq!(settings.validate(), []);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fabrique_cluster_tests::manifests;
+use fabrique_kubernetes::config::Isolation;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
@@ -24,14 +25,14 @@ pub struct Line {
     pub took: Option<Duration>,
 }
 
-/// Appends a row.
+/// Appends a row about a run in this isolation.
 ///
 /// # Errors
 /// When a server does not tell its version, or the file cannot be written.
-pub async fn append(installation: &Installation, lines: &[Line]) -> Result<()> {
+pub async fn append(installation: &Installation, isolation: Isolation, lines: &[Line]) -> Result<()> {
     let day = command(&["date", "--utc", "+%Y-%m-%d"]).await?;
     let commit = command(&["git", "rev-parse", "--short=12", "HEAD"]).await?;
-    let row = row(&day, &commit, &versions(installation).await?, lines);
+    let row = row(&day, &commit, &versions(installation).await?, isolation, lines);
     let mut file =
         tokio::fs::OpenOptions::new().append(true).open(path()).await.context("bench/RESULTS.md")?;
     file.write_all(row.as_bytes()).await?;
@@ -44,7 +45,7 @@ fn path() -> PathBuf {
 
 /// A row of the table.
 #[must_use]
-pub fn row(day: &str, commit: &str, versions: &str, lines: &[Line]) -> String {
+pub fn row(day: &str, commit: &str, versions: &str, isolation: Isolation, lines: &[Line]) -> String {
     let durations: Vec<String> = lines
         .iter()
         .map(|line| match line.took {
@@ -52,7 +53,7 @@ pub fn row(day: &str, commit: &str, versions: &str, lines: &[Line]) -> String {
             None => format!("{}: not passed", line.number),
         })
         .collect();
-    format!("| {day} | {commit} | {versions} | {} |\n", durations.join(", "))
+    format!("| {day} | {commit} | {versions} | {} | {} |\n", isolation.as_str(), durations.join(", "))
 }
 
 async fn versions(installation: &Installation) -> Result<String> {
@@ -93,7 +94,7 @@ mod tests {
             Line { number: "1", took: Some(Duration::from_millis(12_400)) },
             Line { number: "2", took: None },
         ];
-        let row = row("2026-11-29", "abc", "Kubernetes 1.36.3", &lines);
-        assert_eq!(row, "| 2026-11-29 | abc | Kubernetes 1.36.3 | 1: 12 s, 2: not passed |\n");
+        let row = row("2026-11-29", "abc", "Kubernetes 1.36.3", Isolation::Rootless, &lines);
+        assert_eq!(row, "| 2026-11-29 | abc | Kubernetes 1.36.3 | rootless | 1: 12 s, 2: not passed |\n");
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use fabrique_bed::hostile;
 use serde_json::Value;
 
 use crate::look::Footprint;
@@ -48,6 +49,13 @@ pub fn synced_and_healthy(application: &Value, revision: &str) -> Verdict {
     hold(sync["status"] == "Synced" && sync["revision"] == revision && health == "Healthy", || {
         format!("not Synced to {revision} and Healthy: {sync}, {health}; {}", status["conditions"])
     })
+}
+
+/// The revision of `cluster/apps` that an Application shows as synced.
+#[must_use]
+pub fn synced_to(application: &Value) -> Option<&str> {
+    let sync = &application["status"]["sync"];
+    sync["revision"].as_str().filter(|_| sync["status"] == "Synced")
 }
 
 /// A pod whose manifest names `image` by this digest, and whose node runs that digest and no other.
@@ -134,6 +142,27 @@ pub fn newest_last(deployments: &[Deployment], app: &str, pushed: &[String]) -> 
     })
 }
 
+/// A push to an app.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// The revision.
+    pub revision: String,
+    /// Whether its webhook was answered with 202: fabrique's word that it is not lost.
+    pub acknowledged: bool,
+}
+
+/// What is deployed of `pushes`, oldest first, is no older than the newest that was acknowledged.
+///
+/// # Errors
+/// When it is older, or nothing of them.
+pub fn acknowledged_is_deployed(pushes: &[Push], deployed: Option<&str>) -> Verdict {
+    let promised = pushes.iter().rposition(|push| push.acknowledged);
+    let shown = pushes.iter().rposition(|push| Some(push.revision.as_str()) == deployed);
+    hold(promised <= shown, || {
+        format!("{deployed:?} is deployed, push {shown:?}; acknowledged was push {promised:?} of {pushes:#?}")
+    })
+}
+
 /// What took a while took no longer than was promised.
 ///
 /// # Errors
@@ -153,7 +182,7 @@ pub fn unchanged(before: &Footprint, after: &Footprint) -> Verdict {
 }
 
 /// No builder that nobody will use or remove, and no secret of one that is gone: each pod is ready, unclaimed and
-/// trusted, each secret belongs to a pod that is there.
+/// trusted and has its certificate, each secret belongs to a pod that is there.
 ///
 /// # Errors
 /// With the orphans.
@@ -169,14 +198,17 @@ pub fn no_orphans(pods: &[Value], secrets: &[Value]) -> Verdict {
     };
     let odd: Vec<String> = pods.iter().filter(|pod| !settled(pod)).map(name).collect();
     hold(odd.is_empty(), || format!("builders that are claimed, doubted, ending or not ready: {odd:?}"))?;
-    let uids: BTreeSet<&str> = pods.iter().filter_map(|pod| pod["metadata"]["uid"].as_str()).collect();
-    let owned = |secret: &Value| {
-        let owners = secret["metadata"]["ownerReferences"].as_array();
-        owners.is_some_and(|owners| {
-            owners.iter().any(|owner| owner["uid"].as_str().is_some_and(|uid| uids.contains(uid)))
-        })
+    let owners = |secret: &Value| -> Vec<String> {
+        let owners = secret["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+        owners.filter_map(|owner| owner["uid"].as_str().map(str::to_owned)).collect()
     };
-    let left: Vec<String> = secrets.iter().filter(|secret| !owned(secret)).map(name).collect();
+    let owned: BTreeSet<String> = secrets.iter().flat_map(owners).collect();
+    let uid = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let bare: Vec<String> = pods.iter().filter(|pod| !owned.contains(&uid(pod))).map(name).collect();
+    hold(bare.is_empty(), || format!("no secret belongs to these builders, though each has one: {bare:?}"))?;
+    let uids: BTreeSet<String> = pods.iter().map(uid).collect();
+    let is_left = |secret: &&Value| !owners(secret).iter().any(|owner| uids.contains(owner));
+    let left: Vec<String> = secrets.iter().filter(is_left).map(name).collect();
     hold(left.is_empty(), || format!("secrets of builders that are gone: {left:?}"))
 }
 
@@ -188,13 +220,107 @@ pub fn no_orphans(pods: &[Value], secrets: &[Value]) -> Verdict {
 pub fn reason_told(builds: &[Value], revision: &str, words: &[&str]) -> Verdict {
     let told = builds.iter().any(|build| {
         let phase = &build["phase"];
-        let (kind, message) = (&phase["kind"], phase["message"].as_str().unwrap_or_default());
-        build["revision"] == revision
-            && phase["phase"] == "failed"
-            && kind != "source"
-            && words.iter().any(|word| message.contains(word))
+        build["revision"] == revision && phase["phase"] == "failed" && excuses(phase, words)
     });
     hold(told, || format!("no attempt at {revision} tells of any of {words:?}: {builds:#?}"))
+}
+
+/// `why` says the same of the last attempt at `revision`, as it does until one succeeds.
+///
+/// # Errors
+/// With what it says instead.
+pub fn why_tells(why: &Value, revision: &str, words: &[&str]) -> Verdict {
+    let failure = &why["failure"];
+    let told = failure["revision"] == revision && excuses(failure, words);
+    hold(told, || format!("`why` tells nothing of {words:?} at {revision}: {failure}, {}", why["reason"]))
+}
+
+/// Among the statuses of a commit is one of the app that said the same to its committer, and that it is not the end.
+///
+/// # Errors
+/// With all of them.
+pub fn status_tells(statuses: &Value, app: &str, words: &[&str]) -> Verdict {
+    let context = format!("fabrique/build/{app}");
+    let told = statuses.as_array().into_iter().flatten().any(|status| {
+        let description = status["description"].as_str().unwrap_or_default();
+        status["context"] == context.as_str()
+            && status["status"] == "pending"
+            && words.iter().any(|word| description.contains(word))
+    });
+    hold(told, || format!("no pending status of {app} tells of any of {words:?}: {statuses:#}"))
+}
+
+/// Among the events of the push of `revision`, as a timeline shows them, is one of an attempt that ended so.
+///
+/// # Errors
+/// With the timeline.
+pub fn events_tell(timeline: &Value, revision: &str, words: &[&str]) -> Verdict {
+    let told = timeline["rows"].as_array().into_iter().flatten().any(|row| {
+        let failed = row["text"].as_str().and_then(|text| text.strip_prefix("failed ("));
+        row["stage"] == "build"
+            && failed
+                .is_some_and(|how| !how.starts_with("source)") && words.iter().any(|word| how.contains(word)))
+    });
+    hold(told && timeline["revision"] == revision, || {
+        format!("no event of {revision} tells of any of {words:?}: {timeline:#}")
+    })
+}
+
+/// Whether a failure is nobody's fault in the source, and says so in one of these words.
+fn excuses(failure: &Value, words: &[&str]) -> bool {
+    let message = failure["message"].as_str().unwrap_or_default();
+    failure["kind"] != "source" && words.iter().any(|word| message.contains(word))
+}
+
+/// Exactly one attempt at `revision`, however it ended.
+///
+/// # Errors
+/// With the history, when there were others or none.
+pub fn built_at_once(builds: &[Value], revision: &str) -> Verdict {
+    let attempts = builds.iter().filter(|build| build["revision"] == revision).count();
+    hold(attempts == 1, || format!("{attempts} attempts at {revision}: {builds:#?}"))
+}
+
+/// What a hostile step may have come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Walls {
+    /// Whether it sees the daemon among the processes.
+    pub sees_daemon: bool,
+    /// What the registry answers when it pushes over the tag of another app: 000 when it is not reached.
+    pub forged: &'static str,
+    /// The SHA-256, in hex, of the one token that it may read.
+    pub token: String,
+}
+
+/// A step that tried everything of [`fabrique_bed::hostile`] that a log can tell of came to no more than this.
+///
+/// # Errors
+/// With what it came to, or did not even try.
+pub fn walls_hold(log: &str, walls: &Walls) -> Verdict {
+    let said = |word: &str| hostile::said(log, word);
+    for end in ["searched", "looked", "knocked"] {
+        hold(log.lines().any(|line| line == end), || format!("it never {end}: {log}"))?;
+    }
+    let sees = said("sees");
+    hold(sees.contains(&"bash"), || format!("it does not even see itself: {log}"))?;
+    let daemon = sees.contains(&"buildkitd");
+    hold(daemon == walls.sees_daemon, || format!("it sees the daemon: {daemon}"))?;
+    hold(said("keys") == ["0"], || format!("keys that it read: {:?}", said("keys")))?;
+    hold(said("finds").is_empty(), || format!("it found {:?}", said("finds")))?;
+    hold(said("found").is_empty(), || format!("in the cache of another app: {:?}", said("found")))?;
+    hold(said("open").is_empty(), || format!("these let it in: {:?}", said("open")))?;
+    hold(said("forged") == [walls.forged], || format!("the registry answered {:?}", said("forged")))?;
+    let tokens: Vec<_> = said("token").iter().filter_map(|line| line.split(' ').next()).collect();
+    hold(tokens == [walls.token.as_str()], || format!("tokens that it read: {tokens:?}"))
+}
+
+/// An attempt that ended for a reason of the source's, which is told to its committer.
+///
+/// # Errors
+/// With how it ended instead.
+pub fn blamed_on_the_source(build: &Value) -> Verdict {
+    let phase = &build["phase"];
+    hold(phase["phase"] == "failed" && phase["kind"] == "source", || format!("it ended otherwise: {build:#}"))
 }
 
 /// Exactly one active webhook for pushes delivers JSON to `url`.

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{Digest, ImageRepository};
+use fabrique_core::image::ImageReference;
 use fabrique_ports::builder::BuildFailure;
 use fabrique_ports::registry::Registry;
-
-/// How long the registry may take to answer, whatever its own adapter would wait.
-const ANSWER: Duration = Duration::from_secs(15);
 
 /// A base image's reference, as the daemon writes it in full: `registry:80/base/python:3.13@sha256:…`.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,27 +18,22 @@ struct Reference {
 
 impl Reference {
     fn parse(text: &str) -> Option<Self> {
-        let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => (rest, Some(Digest::parse(digest).ok()?)),
-            None => (text, None),
-        };
-        // A colon after the last slash starts the tag; one before it, the port.
-        let (name, tag) = match rest.rsplit_once(':') {
-            Some((name, tag)) if !tag.contains('/') => (name, Some(tag.to_owned())),
-            _ => (rest, None),
-        };
-        Some(Self { image: ImageRepository::parse(name).ok()?, tag, digest })
+        let ImageReference { repository, tag, digest } = ImageReference::split(text);
+        let digest = digest.map(Digest::parse).transpose().ok()?;
+        Some(Self { image: ImageRepository::parse(repository).ok()?, tag: tag.map(str::to_owned), digest })
     }
 }
 
 /// Completes the failure of a base image that the daemon could not resolve. The daemon says the same for "no such
-/// image" and "registry down", so the registry itself is asked.
+/// image" and "registry down", so the registry itself is asked, and waited for as long as `within`, whatever its own
+/// adapter would wait.
 pub(crate) async fn settle(
     reference: &str,
     mut failure: BuildFailure,
     registry: Option<&dyn Registry>,
+    within: Duration,
 ) -> BuildFailure {
-    match there(reference, registry).await {
+    match there(reference, registry, within).await {
         Some(true) => {
             failure.kind = FailureKind::Infrastructure;
         }
@@ -58,9 +51,9 @@ pub(crate) async fn settle(
 }
 
 /// Whether the registry has the image, or nothing when it cannot be asked.
-async fn there(reference: &str, registry: Option<&dyn Registry>) -> Option<bool> {
+async fn there(reference: &str, registry: Option<&dyn Registry>, within: Duration) -> Option<bool> {
     let asking = ask(registry?, Reference::parse(reference)?);
-    tokio::time::timeout(ANSWER, asking).await.ok().flatten()
+    tokio::time::timeout(within, asking).await.ok().flatten()
 }
 
 async fn ask(registry: &dyn Registry, reference: Reference) -> Option<bool> {

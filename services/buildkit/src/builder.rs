@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use bollard_buildkit_proto::moby::buildkit::v1::{
     InfoRequest, ListWorkersRequest, SolveResponse, StatusRequest, StatusResponse,
 };
+use fabrique_core::build::BuildInputs;
 use fabrique_core::failure::FailureKind;
 use fabrique_ports::PortResult;
 use fabrique_ports::builder::{
-    BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, DaemonInfo, Progress, ProgressSink,
+    BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, DaemonInfo, Progress, ProgressSink, Proxy,
 };
 use fabrique_ports::registry::Registry;
 use secrecy::SecretString;
@@ -23,16 +24,19 @@ use uuid::Uuid;
 
 use crate::base;
 use crate::channel::{Control, Dialer};
-use crate::config::{BuildkitConfig, LogLimits, Patience, Provenance};
-use crate::digest::pushed_digest;
+use crate::config::{BuildkitConfig, LogLimits, Patience};
+use crate::digest::{exported_cache, pushed_digest};
+use crate::dockerfile;
 use crate::egress::Egress;
 use crate::error::BuildkitError;
-use crate::failure::{Verdict, judge};
+use crate::failure::{self, Verdict, judge};
+use crate::fetches::Told;
+use crate::handshake::Handshake;
 use crate::policy::Permitted;
 use crate::redact::Redactor;
 use crate::secrets::{DirectorySecrets, SecretStore};
 use crate::session::{Answers, Session};
-use crate::solve::{GitBase, solve_request};
+use crate::solve::{Extras, GitBase, solve_request};
 use crate::status::Steps;
 use crate::version::{FLOOR, Version};
 use crate::vouched::Vouched;
@@ -53,7 +57,7 @@ pub struct BuildkitBuilder {
     secrets: Option<Arc<dyn SecretStore>>,
     registry: Option<Arc<dyn Registry>>,
     logs: LogLimits,
-    provenance: Provenance,
+    extras: Extras,
     patience: Patience,
 }
 
@@ -81,7 +85,11 @@ impl BuildkitBuilder {
             secrets,
             registry: None,
             logs: config.logs,
-            provenance: config.provenance,
+            extras: Extras {
+                provenance: config.provenance,
+                cache: config.cache,
+                step_processes: config.step_processes,
+            },
             patience: config.patience,
         })
     }
@@ -113,14 +121,23 @@ impl BuildkitBuilder {
         }
     }
 
-    fn start(&self, control: &Control, request: &BuildRequest, progress: Arc<dyn ProgressSink>) -> Run {
+    fn start(
+        &self,
+        control: &Control,
+        request: &BuildRequest,
+        proxy: Option<&Proxy>,
+        progress: Arc<dyn ProgressSink>,
+    ) -> Run {
         let redactor = Redactor::default();
         let egress = self.permitted.egress(&request.app);
         let session = Session::open(control.clone(), self.answers(request, &redactor), egress.clone());
         let reference = Uuid::new_v4().simple().to_string();
         let source = self.git.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
-        let solve =
-            solve_request(request, &source, &self.permitted, self.provenance, &reference, session.id());
+        let mut solve =
+            solve_request(request, &source, &self.permitted, self.extras, &reference, session.id());
+        if let Some(proxy) = proxy {
+            crate::proxy::tell(&mut solve.frontend_attrs, proxy);
+        }
         let (mut solving, mut watching) = (control.clone(), control.clone());
         Run {
             // The daemon waits 6 s for the reference that a status asks for, so neither call waits for the other.
@@ -146,23 +163,31 @@ impl BuildkitBuilder {
     ) -> PortResult<BuildOutcome> {
         let failed = |kind, message: String| {
             let log_tail = run.steps.stopped_tail();
-            Ok(BuildOutcome::Failed(BuildFailure { kind, message, log_tail }))
+            Ok(BuildOutcome::Failed(BuildFailure { log_tail, ..BuildFailure::new(kind, message) }))
         };
         match ending {
-            Ending::Solved(Ok(answer)) => match pushed_digest(&answer.exporter_response) {
-                Ok(digest) => Ok(BuildOutcome::Pushed(digest)),
-                Err(problem) => Err(BuildkitError::Digest { daemon: daemon.name.clone(), problem }.into()),
-            },
+            Ending::Solved(Ok(answer)) => {
+                if let Some(digest) = exported_cache(&answer.exporter_response) {
+                    run.progress.report(Progress::CacheExported { digest });
+                }
+                match pushed_digest(&answer.exporter_response) {
+                    Ok(digest) => Ok(BuildOutcome::Pushed(digest)),
+                    Err(problem) => {
+                        Err(BuildkitError::Digest { daemon: daemon.name.clone(), problem }.into())
+                    }
+                }
+            }
             Ending::Solved(Err(status)) => {
                 let mut failure =
                     match judge(&status, &run.steps, &run.redactor, &self.permitted, &daemon.name) {
                         Verdict::Known(failure) => failure,
                         Verdict::Base { reference, failure } => {
-                            base::settle(&reference, failure, self.registry.as_deref()).await
+                            let registry = self.registry.as_deref();
+                            base::settle(&reference, failure, registry, self.patience.base).await
                         }
                     };
                 if failure.kind == FailureKind::Source
-                    && let Some(remedy) = run.egress.remedy()
+                    && let Some(remedy) = run.egress.remedy(&run.redactor)
                 {
                     failure.message = format!("{}; {remedy}", failure.message);
                 }
@@ -177,6 +202,14 @@ impl BuildkitBuilder {
                 format!("build daemon {} was silent for {}", daemon.name, Span(self.patience.silence)),
             ),
         }
+    }
+
+    /// Asks a daemon whether builds may be sent to it, for those who want to know before the first one.
+    ///
+    /// # Errors
+    /// [`BuildkitError::TooOld`] below the floor; any other when it does not answer.
+    pub async fn admit(&self, daemon: &Daemon) -> Result<(), BuildkitError> {
+        self.admitted(daemon).await.map(drop)
     }
 
     /// A connection to a daemon that may be used: what those below the floor are known to let a Dockerfile do is
@@ -211,7 +244,12 @@ impl BuildkitBuilder {
         let (name, limit) = (daemon.name.clone(), self.patience.probe);
         match tokio::time::timeout(limit, call).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(BuildkitError::Call { daemon: name, what, status: Box::new(status) }),
+            Ok(Err(status)) => Err(match Handshake::of(&status) {
+                Some(handshake) => {
+                    BuildkitError::Handshake { daemon: name, address: daemon.address.clone(), handshake }
+                }
+                None => BuildkitError::Call { daemon: name, what, status: Box::new(status) },
+            }),
             Err(_) => Err(BuildkitError::Slow { daemon: name, what, limit }),
         }
     }
@@ -231,7 +269,7 @@ impl Builder for BuildkitBuilder {
             control = self.admitted(daemon) => control?,
             () = cancel.cancelled() => return Ok(BuildOutcome::Cancelled),
         };
-        let mut run = self.start(&control, request, progress);
+        let mut run = self.start(&control, request, daemon.proxy.as_ref(), progress);
         let ending = run.until_the_end(deadline, &cancel).await;
         run.wind_up().await;
         let outcome = self.settle(ending, run, daemon, request.timeout).await;
@@ -242,6 +280,12 @@ impl Builder for BuildkitBuilder {
             Ok(BuildOutcome::Failed(_)) | Err(_) => self.vouched.forget(daemon),
         }
         outcome
+    }
+
+    fn refuses(&self, inputs: &BuildInputs, dockerfile: &str) -> Option<BuildFailure> {
+        let mut images = dockerfile::needed(dockerfile, inputs).into_iter();
+        let refused = images.find(|image| !self.permitted.allows_image(&image.reference))?;
+        Some(failure::refused(&refused, &self.permitted, inputs.dockerfile.as_str()))
     }
 
     async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo> {
@@ -332,12 +376,15 @@ impl Run {
             }
         }
         let rest = self.steps.finish();
-        let refused = self.egress.told().into_iter().map(|line| Progress::Log { line });
-        rest.into_iter().chain(refused).for_each(|report| self.progress.report(report));
+        let refused = self.egress.told(&self.redactor).into_iter().map(|line| Progress::Log { line });
+        let Told { fetches, left_out } = self.egress.fetched(self.steps.proxied(), &self.redactor);
+        let egress = Progress::Egress { fetches, left_out };
+        rest.into_iter().chain(refused).chain([egress]).for_each(|report| self.progress.report(report));
     }
 
     fn apply(&mut self, update: Option<StatusResponse>) {
         let Some(update) = update else { return };
+        update.vertexes.iter().for_each(|vertex| self.egress.saw(vertex));
         for report in self.steps.apply(update) {
             self.progress.report(report);
         }

@@ -12,6 +12,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use crate::config::{IssuedTls, Tls, TlsFiles};
 use crate::error::BuildkitError;
+use crate::handshake::Handshake;
 
 /// BuildKit's own limit on messages; tonic's is 4 MiB.
 const MESSAGE_LIMIT: usize = 16 * 1024 * 1024;
@@ -83,6 +84,10 @@ impl Dialer {
 }
 
 fn connect_error(daemon: &Daemon, source: tonic::transport::Error) -> BuildkitError {
+    if let Some(handshake) = Handshake::of(&source) {
+        let (daemon, address) = (daemon.name.clone(), daemon.address.clone());
+        return BuildkitError::Handshake { daemon, address, handshake };
+    }
     BuildkitError::Connect { daemon: daemon.name.clone(), address: daemon.address.clone(), source }
 }
 

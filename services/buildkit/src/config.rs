@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fabrique_core::app::RegistryCache;
 use fabrique_core::id::AppName;
 use secrecy::SecretString;
 use url::Url;
@@ -42,6 +44,13 @@ pub struct BuildkitConfig {
     pub logs: LogLimits,
     /// Whether images carry a provenance attestation.
     pub provenance: Provenance,
+    /// Where the results of steps are kept beside the daemons, for apps that do not say it themselves. They are kept in
+    /// the image's repository (`mode=max`: the steps of all stages), under one tag an app, and taken from there by the
+    /// digest that was recorded. That the export fails fails no build.
+    pub cache: RegistryCache,
+    /// The most processes and threads of a step's user, those of the daemon included where it is the same one. Absent:
+    /// the machine's own limits. It has to be well below these, or the daemon is what they end.
+    pub step_processes: Option<NonZeroU32>,
     /// How long things are waited for.
     pub patience: Patience,
 }
@@ -62,6 +71,8 @@ impl BuildkitConfig {
             secrets_dir: None,
             logs: LogLimits::default(),
             provenance: Provenance::Off,
+            cache: RegistryCache::Off,
+            step_processes: None,
             patience: Patience::default(),
         }
     }
@@ -154,6 +165,8 @@ pub struct Patience {
     pub silence: Duration,
     /// For a cancelled build to stop, and for the last output after a build's end.
     pub ending: Duration,
+    /// For the registry to say whether a base image exists that the daemon could not resolve.
+    pub base: Duration,
 }
 
 impl Default for Patience {
@@ -163,6 +176,7 @@ impl Default for Patience {
             probe: Duration::from_secs(10),
             silence: Duration::from_secs(60),
             ending: Duration::from_secs(5),
+            base: Duration::from_secs(15),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use fabrique_core::id::Digest;
+use serde::Deserialize;
 
 /// The root of what was pushed: the manifest of a one-platform image without attestations, an index otherwise.
 const ROOT: &str = "containerimage.digest";
@@ -12,6 +13,20 @@ const ROOT: &str = "containerimage.digest";
 pub(crate) fn pushed_digest(answer: &HashMap<String, String>) -> Result<Digest, String> {
     let text = answer.get(ROOT).ok_or_else(|| format!("answered no {ROOT}"))?;
     Digest::parse(text).map_err(|error| format!("answered a {ROOT} that is none: {error}"))
+}
+
+/// What a cache exporter answers: a descriptor, as JSON.
+const CACHE: &str = "cache.manifest";
+
+#[derive(Deserialize)]
+struct Descriptor {
+    digest: String,
+}
+
+/// Reads the digest of the exported cache; nothing when none was exported.
+pub(crate) fn exported_cache(answer: &HashMap<String, String>) -> Option<Digest> {
+    let descriptor: Descriptor = serde_json::from_str(answer.get(CACHE)?).ok()?;
+    Digest::parse(&descriptor.digest).ok()
 }
 
 #[cfg(test)]
@@ -29,6 +44,17 @@ mod tests {
         assert_eq!(pushed_digest(&both).unwrap().as_str(), root);
         let only = answer(&[("containerimage.config.digest", config.clone()), ("config.digest", config)]);
         assert!(pushed_digest(&only).is_err());
+    }
+
+    #[test]
+    fn a_cache_that_was_not_exported_has_no_digest() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let descriptor = format!(r#"{{"mediaType":"x","digest":"{digest}","size":7}}"#);
+        assert_eq!(exported_cache(&answer(&[(CACHE, descriptor)])).unwrap().as_str(), digest);
+        for none in ["", "{}", r#"{"digest":"latest"}"#] {
+            assert_eq!(exported_cache(&answer(&[(CACHE, none.to_owned())])), None, "{none}");
+        }
+        assert_eq!(exported_cache(&answer(&[(ROOT, digest)])), None);
     }
 
     #[test]

@@ -14,13 +14,17 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use bollard_buildkit_proto::moby::buildkit::v1::Vertex;
 use bollard_buildkit_proto::moby::buildkit::v1::frontend::ResolveSourceMetaResponse;
 use bollard_buildkit_proto::moby::buildkit::v1::sourcepolicy::PolicyAction;
+use tokio::time::Instant;
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use crate::fetches::{Fetches, Proxied, Told, location};
+use crate::redact::Redactor;
 use crate::text::{bounded, clean};
 
 /// How the daemon calls us.
@@ -31,6 +35,8 @@ const MOST_REFUSED: usize = 20;
 const MOST_TOLD: usize = 3;
 /// The longest URL that is shown, in bytes.
 const LONGEST_URL: usize = 200;
+/// Bytes of it that are kept, so that what is masked in them is whole.
+const LONGEST_KEPT: usize = 4096;
 
 /// A host and its port: `pypi.org:443`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,16 +78,17 @@ impl Place {
     }
 }
 
-/// What one build may fetch, and what it was refused.
+/// What one build may fetch, what it was refused, and what it fetched.
 #[derive(Debug, Clone)]
 pub(crate) struct Egress {
     permitted: Arc<[Place]>,
     refused: Arc<Mutex<BTreeMap<Option<Place>, String>>>,
+    fetches: Arc<Mutex<Fetches>>,
 }
 
 impl Egress {
     pub(crate) fn new(permitted: impl IntoIterator<Item = Place>) -> Self {
-        Self { permitted: permitted.into_iter().collect(), refused: Arc::default() }
+        Self { permitted: permitted.into_iter().collect(), refused: Arc::default(), fetches: Arc::default() }
     }
 
     /// Judges a source; what is not HTTP has been judged by the solve's own policy.
@@ -95,25 +102,35 @@ impl Egress {
         }
         let mut refused = self.refused();
         if refused.len() < MOST_REFUSED {
-            let url = || bounded(clean(identifier), LONGEST_URL, 0);
+            let url = || bounded(clean(&location(identifier)), LONGEST_KEPT, 0);
             refused.entry(place).or_insert_with(url);
         }
         false
     }
 
+    /// A step moved.
+    pub(crate) fn saw(&self, vertex: &Vertex) {
+        self.fetches().saw(vertex, Instant::now());
+    }
+
+    /// What was fetched, and the answers as far as they were seen.
+    pub(crate) fn fetched(&self, proxied: Vec<Proxied>, redactor: &Redactor) -> Told {
+        self.fetches().tell(proxied, Instant::now(), redactor)
+    }
+
     /// One line for each refused place, for the build's output.
-    pub(crate) fn told(&self) -> Vec<String> {
-        let line = |url: &String| format!("refused, not on the allow list: {url}");
+    pub(crate) fn told(&self, redactor: &Redactor) -> Vec<String> {
+        let line = |url: &String| format!("refused, not on the allow list: {}", shown(url, redactor));
         self.refused().values().map(line).collect()
     }
 
     /// What was refused and what would permit it, for the end of a failure's message.
-    pub(crate) fn remedy(&self) -> Option<String> {
+    pub(crate) fn remedy(&self, redactor: &Redactor) -> Option<String> {
         let refused = self.refused();
         if refused.is_empty() {
             return None;
         }
-        let urls: Vec<&str> = refused.values().take(MOST_TOLD).map(String::as_str).collect();
+        let urls: Vec<String> = refused.values().take(MOST_TOLD).map(|url| shown(url, redactor)).collect();
         let lines = refused.keys().flatten().take(MOST_TOLD).map(|place| {
             let Place { host, port } = place;
             format!("- {{host: \"{host}\", port: {port}, purpose: \"…\"}}")
@@ -130,6 +147,15 @@ impl Egress {
     fn refused(&self) -> MutexGuard<'_, BTreeMap<Option<Place>, String>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn fetches(&self) -> MutexGuard<'_, Fetches> {
+        self.fetches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A step's request may carry a secret that it mounts: masked before it is cut, or a part of it would be left.
+fn shown(url: &str, redactor: &Redactor) -> String {
+    bounded(redactor.mask(url.to_owned()), LONGEST_URL, 0)
 }
 
 /// The daemon's question. Fields that do not decide anything are left out.
@@ -159,7 +185,11 @@ impl UnaryService<CheckPolicyRequest> for Egress {
 
     fn call(&mut self, request: Request<CheckPolicyRequest>) -> Self::Future {
         let source = request.into_inner().source.and_then(|answer| answer.source);
-        let allowed = source.is_some_and(|source| self.allows(&source.identifier));
+        let allowed = source.is_some_and(|source| {
+            let allowed = self.allows(&source.identifier);
+            self.fetches().asked(&source, allowed, Instant::now());
+            allowed
+        });
         let action = if allowed { PolicyAction::Allow } else { PolicyAction::Deny };
         ready(Ok(Response::new(CheckPolicyResponse { decision: Some(Decision { action: action.into() }) })))
     }
@@ -216,7 +246,7 @@ mod tests {
         ] {
             assert!(egress.allows(open), "{open}");
         }
-        assert_eq!(egress.remedy(), None);
+        assert_eq!(egress.remedy(&Redactor::default()), None);
     }
 
     #[test]
@@ -247,20 +277,33 @@ mod tests {
         let egress = egress(&[]);
         egress.allows("https://pypi.org:443/simple/a\u{1b}");
         egress.allows("https://pypi.org/simple/b");
-        let remedy = egress.remedy().unwrap();
+        let remedy = egress.remedy(&Redactor::default()).unwrap();
         assert_eq!(
             remedy,
-            "refused, not on the allow list: https://pypi.org:443/simple/a; to permit it, add \
+            "refused, not on the allow list: https://pypi.org/simple/a; to permit it, add \
              - {host: \"pypi.org\", port: 443, purpose: \"…\"}"
         );
-        assert_eq!(egress.told().len(), 1);
+        assert_eq!(egress.told(&Redactor::default()).len(), 1);
+    }
+
+    #[test]
+    fn a_refusal_shows_neither_query_nor_credentials_nor_a_secret_in_the_path() {
+        let (egress, redactor) = (egress(&[]), Redactor::default());
+        redactor.remember(b"hunter2-hunter2");
+        egress.allows("https://ada:lovelace@a.example/x?key=unknown-secret#unknown-secret");
+        egress.allows(&format!("https://b.example/{}/hunter2-hunter2/y", "z".repeat(LONGEST_URL - 25)));
+        let said = format!("{:?} {:?}", egress.told(&redactor), egress.remedy(&redactor));
+        assert!(said.contains("https://a.example/x") && said.contains("b.example"), "{said}");
+        for secret in ["lovelace", "unknown-secret", "hunter2"] {
+            assert!(!said.contains(secret), "{said}");
+        }
     }
 
     #[test]
     fn the_memory_of_refusals_is_bounded() {
         let egress = egress(&[]);
         (0..1000).for_each(|port| assert!(!egress.allows(&format!("http://evil.example:{port}/"))));
-        assert_eq!(egress.told().len(), MOST_REFUSED);
-        assert!(egress.remedy().unwrap().contains("and 17 more"));
+        assert_eq!(egress.told(&Redactor::default()).len(), MOST_REFUSED);
+        assert!(egress.remedy(&Redactor::default()).unwrap().contains("and 17 more"));
     }
 }

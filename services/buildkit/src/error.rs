@@ -1,9 +1,11 @@
 //! What can go wrong before there is a build, or against all expectation.
 
+use std::error::Error as _;
 use std::path::PathBuf;
 
 use fabrique_ports::{Fault, Peer, PortError};
 
+use crate::handshake::Handshake;
 use crate::version::Version;
 
 /// A call that never became a build, or an answer that makes no sense.
@@ -49,6 +51,16 @@ pub enum BuildkitError {
         /// Why not.
         source: tonic::transport::Error,
     },
+    /// A daemon that could not be trusted, or that does not trust us.
+    #[error("no TLS with {daemon} at {address}: {}", handshake.found)]
+    Handshake {
+        /// The daemon's name.
+        daemon: String,
+        /// Where it is.
+        address: String,
+        /// Why, and what helps.
+        handshake: Handshake,
+    },
     /// No connection, or no answer, in time.
     #[error("{daemon} did not answer {what} within {} s", limit.as_secs_f32())]
     Slow {
@@ -60,7 +72,7 @@ pub enum BuildkitError {
         limit: std::time::Duration,
     },
     /// A call that failed.
-    #[error("{daemon} refused {what}: {}", status.message())]
+    #[error("{daemon} did not answer {what}: {}", words(status))]
     Call {
         /// The daemon's name.
         daemon: String,
@@ -98,9 +110,17 @@ impl From<BuildkitError> for PortError {
             BuildkitError::Tls { .. } => {
                 (Fault::Denied, Some("check the certificate files of the builder's configuration"))
             }
+            BuildkitError::Handshake { handshake, .. } => (Fault::Denied, Some(handshake.remedy)),
+            BuildkitError::Connect { source, .. } if root_cause(source).contains(HANDSHAKE_ENDED) => {
+                (Fault::Transient, Some(BOTH_OR_NEITHER))
+            }
             BuildkitError::Connect { .. } | BuildkitError::Slow { .. } => (Fault::Transient, None),
             BuildkitError::Call { status, .. } if status.code() == tonic::Code::Unimplemented => {
                 (Fault::Unexpected, Some("is that buildkitd's address?"))
+            }
+            // The connection broke, and no answer was read.
+            BuildkitError::Call { status, .. } if status.source().is_some() => {
+                (Fault::Transient, Some(BOTH_OR_NEITHER))
             }
             BuildkitError::Call { .. } => (Fault::Transient, None),
             BuildkitError::TooOld { .. } => {
@@ -114,6 +134,16 @@ impl From<BuildkitError> for PortError {
         let port = if let Some(remedy) = remedy { port.remedy(remedy) } else { port };
         port.caused_by(error)
     }
+}
+
+/// What the TLS library says of a peer that hangs up instead of greeting back.
+const HANDSHAKE_ENDED: &str = "tls handshake eof";
+/// One side that speaks TLS with one that does not looks like a daemon that hangs up.
+const BOTH_OR_NEITHER: &str = "is it up, and does it speak TLS just where `buildkit.tls` is set?";
+
+/// A daemon's own words, or what the connection broke of.
+fn words(status: &tonic::Status) -> String {
+    status.source().map_or_else(|| status.message().to_owned(), root_cause)
 }
 
 /// The innermost reason: tonic's own text is only "transport error".

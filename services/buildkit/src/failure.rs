@@ -12,6 +12,7 @@ use prost::Message as _;
 use serde::Deserialize;
 use tonic::{Code, Status};
 
+use crate::dockerfile::Needed;
 use crate::error::root_cause;
 use crate::policy::Permitted;
 use crate::redact::Redactor;
@@ -200,7 +201,8 @@ pub(crate) fn judge(
     };
     let reference = step.as_ref().and_then(|step| step.name.strip_prefix(METADATA)).map(str::to_owned);
     let log_tail = step.map(|step| step.tail).unwrap_or_default();
-    let failure = BuildFailure { kind, message: bounded(message, LONGEST, 0), log_tail };
+    let killed = details.exit == Some(KILLED);
+    let failure = BuildFailure { kind, message: bounded(message, LONGEST, 0), log_tail, killed };
     match reference {
         Some(reference) if details.exit.is_none() => Verdict::Base { reference, failure },
         _ => Verdict::Known(failure),
@@ -217,12 +219,10 @@ fn lost(status: &Status, details: &Details, daemon: &str) -> Option<BuildFailure
         }
         _ => return None,
     };
-    let message = format!("build daemon {daemon} was lost during the build: {}", clean(&cause));
-    Some(BuildFailure {
-        kind: FailureKind::Infrastructure,
-        message: bounded(message, LONGEST, 0),
-        log_tail: vec![],
-    })
+    // For whoever looks into it. Whose fault it was the autopsy tells, in words for people.
+    tracing::info!(daemon, cause = %clean(&cause), "the connection to a build daemon broke");
+    let message = format!("build daemon {daemon} was lost during the build");
+    Some(BuildFailure::new(FailureKind::Infrastructure, bounded(message, LONGEST, 0)))
 }
 
 /// What a source policy refused: `… source "docker-image://…" denied by policy: source denied by policy`, or our own
@@ -234,11 +234,30 @@ fn denied(said: &str, permitted: &Permitted) -> Option<String> {
     let ends = ["\" denied by policy", "\" not allowed by policy"];
     let before = ends.iter().find_map(|end| said.split_once(end)).map(|(before, _)| before);
     let source = before.and_then(|before| before.rsplit_once("source \"")).map(|(_, source)| source);
-    let refused = format!("the Dockerfile uses {}, which is not permitted", source.unwrap_or("a source"));
+    let source = source.unwrap_or("a source");
     if said.ends_with(DENIED_BY_SESSION) {
-        return Some(refused);
+        return Some(format!("the Dockerfile uses {source}, which is not permitted"));
     }
-    Some(format!("{refused} (base images may come from: {})", permitted.bases()))
+    Some(not_permitted(source, permitted))
+}
+
+fn not_permitted(source: &str, permitted: &Permitted) -> String {
+    let bases = permitted.bases();
+    format!("the Dockerfile uses {source}, which is not permitted (base images may come from: {bases})")
+}
+
+/// The same of an image that was found in the Dockerfile before a daemon was asked.
+pub(crate) fn refused(image: &Needed, permitted: &Permitted, file: &str) -> BuildFailure {
+    let Needed { reference, line, frontend } = image;
+    let message = if *frontend {
+        format!(
+            "the Dockerfile asks for the frontend {reference}, which is not permitted; builds use the daemon's own"
+        )
+    } else {
+        not_permitted(&format!("docker-image://{reference}"), permitted)
+    };
+    let place = Place { file: clean(file), line: u32::try_from(*line).unwrap_or(u32::MAX) };
+    BuildFailure::new(FailureKind::Source, bounded(format!("{message} ({place})"), LONGEST, 0))
 }
 
 fn explain(code: Code, details: &Details, step: Option<&FailedStep>, said: &str) -> (FailureKind, String) {
@@ -341,8 +360,23 @@ mod tests {
             kind: FailureKind::Source,
             message: "step \"[2/2] RUN make\" ended with exit code 7 (Dockerfile line 2)".into(),
             log_tail: vec!["last words".into()],
+            killed: false,
         };
         assert_eq!(verdict, Verdict::Known(expected));
+    }
+
+    #[test]
+    fn a_step_that_was_killed_is_told_by_its_exit_code() {
+        let steps = steps("[2/2] RUN make", "exit code: 137");
+        let killed = |code: &str| {
+            let exit = ("gatewayapi.ExitMessage", code);
+            match judged(&failed(Code::Unknown, "exit code: 137", &[PLACE, VERTEX, exit]), &steps) {
+                Verdict::Known(failure) => failure.killed,
+                Verdict::Base { reference, .. } => panic!("asks for {reference}"),
+            }
+        };
+        assert!(killed(r#"{"Code":137}"#));
+        assert!(!killed(r#"{"Code":1}"#));
     }
 
     #[test]
@@ -409,7 +443,7 @@ mod tests {
         for code in [Code::Unavailable, Code::Cancelled] {
             let (kind, message) = known(&Status::new(code, "graceful_stop"), &steps);
             assert_eq!(kind, FailureKind::Infrastructure);
-            assert!(message.contains("bk-0") && message.contains("graceful_stop"), "{message}");
+            assert!(message.contains("bk-0") && !message.contains("graceful_stop"), "{message}");
         }
     }
 

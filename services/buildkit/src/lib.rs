@@ -8,10 +8,12 @@
 //! * `Status` ([`status`]) streams steps and their output;
 //! * `Session` ([`session`]) is a tunnel through which the daemon asks *us*: for our health, for the token of
 //!   the one git host that the build reads from, for the secrets that this build may mount, and whether each
-//!   thing may be fetched ([`egress`]).
+//!   thing may be fetched ([`egress`]), from which and the steps it is known what was ([`fetches`]).
 //!
 //! Dropping the `Solve` call is how a build is cancelled. A failure carries types, and [`failure`] turns them
 //! into whose turn it is: the source's, the daemon's or the network's.
+//!
+//! What no daemon would build is told from the Dockerfile alone ([`dockerfile`]).
 //!
 //! [`StaticPlacement`] implements [`fabrique_ports::builder::Placement`] over a fixed list of daemons.
 //!
@@ -24,11 +26,15 @@ mod builder;
 mod channel;
 mod config;
 mod digest;
+mod dockerfile;
 mod egress;
 mod error;
 mod failure;
+mod fetches;
+mod handshake;
 mod placement;
 mod policy;
+mod proxy;
 mod redact;
 mod secrets;
 mod session;
@@ -43,6 +49,7 @@ pub use config::{
     BuildkitConfig, IssueTls, IssuedTls, LogLimits, Patience, Provenance, Tls, TlsFiles, TlsIdentity,
 };
 pub use error::BuildkitError;
+pub use handshake::Handshake;
 pub use placement::{StaticDaemon, StaticPlacement, StaticSettings};
 pub use secrets::{DirectorySecrets, SECRET_LIMIT, SecretStore, SecretValue};
 pub use version::{FLOOR, Version};

@@ -64,6 +64,13 @@ impl Permitted {
         Egress::new(self.hosts.iter().chain(self.hosts_of.get(app).into_iter().flatten()).cloned())
     }
 
+    /// Whether the solve's policy allows this image, given in full.
+    pub(crate) fn allows_image(&self, reference: &str) -> bool {
+        let inside =
+            |base: &String| reference.strip_prefix(base.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        self.bases.iter().any(inside)
+    }
+
     /// The permitted bases for people.
     pub(crate) fn bases(&self) -> String {
         if self.bases.is_empty() { "none".to_owned() } else { self.bases.join(", ") }

@@ -24,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::io::ReaderStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Request, Response, Status, Streaming};
@@ -80,9 +81,14 @@ async fn pump(
 ) {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let (from_server, to_server) = tokio::io::split(ours);
+    // The transport holds what is sent and the server holds the other end, each until the other lets go: without a
+    // word from here both, and the connection with them, would outlive the session.
+    let closed = CancellationToken::new();
+    let _close = closed.clone().drop_guard();
     let outgoing = ReaderStream::with_capacity(from_server, BUFFER)
         .map_while(Result::ok)
         .map(|bytes| BytesMessage { data: bytes.into() });
+    let outgoing = futures::StreamExt::take_until(outgoing, closed.cancelled_owned());
     let tunnel = async {
         match control.session(request(&id, outgoing)).await {
             Ok(incoming) => receive(incoming.into_inner(), to_server, &hear).await,

@@ -1,10 +1,13 @@
 //! A build request in the daemon's words. Pure.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
-use bollard_buildkit_proto::moby::buildkit::v1::{Exporter, SolveRequest};
+use bollard_buildkit_proto::moby::buildkit::v1::{CacheOptions, CacheOptionsEntry, Exporter, SolveRequest};
+use fabrique_core::app::RegistryCache;
 use fabrique_core::id::{Platform, RelPath, RepoName, Revision};
 use fabrique_ports::builder::BuildRequest;
+use serde_json::json;
 use url::Url;
 
 use crate::config::Provenance;
@@ -17,6 +20,23 @@ const BUILD_ARG: &str = "build-arg:";
 /// The label that carries the build key. The attempt's id is no label: two attempts at one key are to give one
 /// digest.
 const KEY_LABEL: &str = "fabrique.build-key";
+/// The tag that keeps an app's exported cache from the registry's garbage collection. Nobody reads it.
+const CACHE_TAG: &str = "fabrique-cache";
+
+/// What a solve makes beside the image.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extras {
+    pub(crate) provenance: Provenance,
+    pub(crate) cache: RegistryCache,
+    pub(crate) step_processes: Option<NonZeroU32>,
+}
+
+impl Extras {
+    /// The app's own word about the registry's cache, or else the configured one.
+    fn cache_of(self, request: &BuildRequest) -> RegistryCache {
+        request.registry_cache.unwrap_or(self.cache)
+    }
+}
 
 /// Gitea as the daemons reach it.
 #[derive(Debug, Clone)]
@@ -95,7 +115,7 @@ pub(crate) fn solve_request(
     request: &BuildRequest,
     source: &GitSource,
     permitted: &Permitted,
-    provenance: Provenance,
+    extras: Extras,
     reference: &str,
     session: &str,
 ) -> SolveRequest {
@@ -103,8 +123,9 @@ pub(crate) fn solve_request(
         r#ref: reference.to_owned(),
         session: session.to_owned(),
         frontend: FRONTEND.to_owned(),
-        frontend_attrs: frontend_attributes(request, source, provenance),
+        frontend_attrs: frontend_attributes(request, source, extras),
         exporters: vec![exporter(request)],
+        cache: extras.cache_of(request).exports().then(|| export_cache(request)),
         source_policy: Some(policy(source, permitted)),
         source_policy_session: session.to_owned(),
         // Kept out of the daemon's build history, which costs 30 to 90 ms at the end of every build and disk for
@@ -117,7 +138,7 @@ pub(crate) fn solve_request(
 fn frontend_attributes(
     request: &BuildRequest,
     source: &GitSource,
-    provenance: Provenance,
+    extras: Extras,
 ) -> HashMap<String, String> {
     let mut attributes = HashMap::new();
     let mut set = |key: String, value: &str| {
@@ -139,7 +160,17 @@ fn frontend_attributes(
         // Empty means every stage.
         set("no-cache".into(), "");
     }
-    if provenance == Provenance::Min {
+    if extras.cache_of(request).imports()
+        && let Some(cache) = request.cache.as_ref().filter(|_| !request.no_cache)
+    {
+        let import =
+            json!([{ "Type": "registry", "Attrs": { "ref": format!("{}@{cache}", request.image) } }]);
+        set("cache-imports".into(), &import.to_string());
+    }
+    if let Some(processes) = extras.step_processes {
+        set("ulimit".into(), &format!("nproc={processes}:{processes}"));
+    }
+    if extras.provenance == Provenance::Min {
         set("attest:provenance".into(), "mode=min");
     }
     set("label:org.opencontainers.image.revision".into(), request.inputs.revision.as_str());
@@ -167,6 +198,16 @@ fn exporter(request: &BuildRequest) -> Exporter {
     Exporter { r#type: "image".to_owned(), attrs }
 }
 
+/// Every step of every stage. A registry that does not take it costs the next cold build time, and this one nothing.
+fn export_cache(request: &BuildRequest) -> CacheOptions {
+    let tag = format!("{}:{CACHE_TAG}", request.image);
+    let attributes =
+        [("ref", tag.as_str()), ("mode", "max"), ("ignore-error", "true"), ("oci-mediatypes", "true")];
+    let attrs = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let export = CacheOptionsEntry { r#type: "registry".to_owned(), attrs };
+    CacheOptions { exports: vec![export], ..CacheOptions::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -174,7 +215,7 @@ mod tests {
 
     use bollard_buildkit_proto::moby::buildkit::v1::sourcepolicy::{MatchType, PolicyAction};
     use fabrique_core::build::BuildInputs;
-    use fabrique_core::id::{AppName, BuildId, BuildKey, ImageRepository, SecretName};
+    use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, ImageRepository, SecretName};
 
     use super::*;
 
@@ -196,6 +237,8 @@ mod tests {
             },
             image: ImageRepository::parse("registry:80/citation").unwrap(),
             no_cache: true,
+            cache: Some(Digest::parse(&format!("sha256:{}", "c".repeat(64))).unwrap()),
+            registry_cache: None,
             epoch: 1_760_000_000,
             timeout: Duration::from_secs(60),
         }
@@ -205,7 +248,8 @@ mod tests {
         let base = GitBase::new(&"http://gitea:3000/git".parse().unwrap()).unwrap();
         let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
         let permitted = Permitted::new(&["registry:80".into()], &[], &BTreeMap::new()).unwrap();
-        solve_request(request, &source, &permitted, provenance, "ref", "session")
+        let extras = Extras { provenance, cache: RegistryCache::Off, step_processes: NonZeroU32::new(700) };
+        solve_request(request, &source, &permitted, extras, "ref", "session")
     }
 
     fn shown(solve: &SolveRequest) -> String {
@@ -262,6 +306,49 @@ mod tests {
         let solve = solve(&request, Provenance::Off);
         assert_eq!(solve.frontend_attrs["build-arg:BUILDKIT_CACHE_MOUNT_NS"], "citation");
         assert_eq!(solve.frontend_attrs["cmdline"], "");
+    }
+
+    #[test]
+    fn steps_are_kept_in_the_registry_and_taken_from_there_by_digest_where_that_is_wanted() {
+        let base = GitBase::new(&"http://gitea:3000/".parse().unwrap()).unwrap();
+        let permitted = Permitted::new(&[], &[], &BTreeMap::new()).unwrap();
+        let of = |request: &BuildRequest, cache| {
+            let source = base.source(&request.inputs.repo, &request.inputs.revision, &request.inputs.context);
+            let extras = Extras { provenance: Provenance::Off, cache, step_processes: None };
+            let solve = solve_request(request, &source, &permitted, extras, "ref", "session");
+            (solve.cache, solve.frontend_attrs.get("cache-imports").cloned())
+        };
+        let request = BuildRequest { no_cache: false, ..request() };
+        assert_eq!(of(&request, RegistryCache::Off), (None, None));
+        let (cache, import) = of(&request, RegistryCache::Both);
+        let [export] = <[_; 1]>::try_from(cache.unwrap().exports).unwrap();
+        assert_eq!((export.r#type.as_str(), export.attrs["mode"].as_str()), ("registry", "max"));
+        assert_eq!(export.attrs["ref"], "registry:80/citation:fabrique-cache");
+        assert_eq!(export.attrs["ignore-error"], "true");
+        let digest = "c".repeat(64);
+        let wanted =
+            format!(r#"[{{"Attrs":{{"ref":"registry:80/citation@sha256:{digest}"}},"Type":"registry"}}]"#);
+        assert_eq!(import, Some(wanted));
+        // An app's own word counts before the configured one.
+        for (word, exports, imports) in [
+            (RegistryCache::Off, false, false),
+            (RegistryCache::Export, true, false),
+            (RegistryCache::Import, false, true),
+            (RegistryCache::Both, true, true),
+        ] {
+            let request = BuildRequest { registry_cache: Some(word), ..request.clone() };
+            for configured in [RegistryCache::Off, RegistryCache::Both] {
+                let (cache, import) = of(&request, configured);
+                assert_eq!(
+                    (cache.is_some(), import.is_some()),
+                    (exports, imports),
+                    "{word:?} {configured:?}"
+                );
+            }
+        }
+        // One that was never recorded is not taken, and a build without the cache takes none.
+        assert_eq!(of(&BuildRequest { cache: None, ..request.clone() }, RegistryCache::Both).1, None);
+        assert_eq!(of(&BuildRequest { no_cache: true, ..request }, RegistryCache::Both).1, None);
     }
 
     #[test]

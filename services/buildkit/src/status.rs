@@ -8,11 +8,16 @@ use bollard_buildkit_proto::moby::buildkit::v1::{StatusResponse, Vertex, VertexL
 use fabrique_ports::builder::Progress;
 
 use crate::config::LogLimits;
+use crate::fetches::{LIST, Proxied};
 use crate::redact::Redactor;
 use crate::text::{Line, Lines, bounded, clean};
 
 /// More steps than any Dockerfile has; beyond it a stream is noise.
 const MOST_STEPS: usize = 10_000;
+/// A step whose failure fails nothing: a cache that is gone.
+const IMPORTING: &str = "importing cache manifest";
+/// The most listed requests that are kept.
+const MOST_REQUESTS: usize = 10_000;
 /// The longest name or error of a step that is passed on, in bytes.
 const LONGEST_NAME: usize = 1024;
 /// The progress of the exporter's last act, after which the image is in the registry.
@@ -27,6 +32,7 @@ pub(crate) struct Steps {
     resting: Vec<String>,
     reported: usize,
     pushing: bool,
+    proxied: Vec<Proxied>,
 }
 
 #[derive(Default)]
@@ -43,6 +49,8 @@ struct Step {
     /// Standard output and error arrive apart and are kept apart until their lines are whole.
     streams: HashMap<i64, Lines>,
     tail: VecDeque<String>,
+    /// The daemon's list of the step's requests has begun.
+    listing: bool,
 }
 
 /// The daemon runs one step several times in a row: for its cache key, for its content, for its export. People
@@ -65,7 +73,15 @@ pub(crate) struct FailedStep {
 
 impl Steps {
     pub(crate) fn new(limits: LogLimits, redactor: Redactor) -> Self {
-        Self { limits, redactor, steps: HashMap::new(), resting: Vec::new(), reported: 0, pushing: false }
+        Self {
+            limits,
+            redactor,
+            steps: HashMap::new(),
+            resting: Vec::new(),
+            reported: 0,
+            pushing: false,
+            proxied: Vec::new(),
+        }
     }
 
     /// Takes one message of the stream.
@@ -103,13 +119,19 @@ impl Steps {
         self.pushing
     }
 
+    /// The requests that the daemon listed, taken out.
+    pub(crate) fn proxied(&mut self) -> Vec<Proxied> {
+        std::mem::take(&mut self.proxied)
+    }
+
     /// The step that the daemon blames, or else the first that ended with an error of its own. Steps that were
     /// only stopped because another one failed say "context canceled".
     pub(crate) fn failed(&self, blamed: &[String]) -> Option<FailedStep> {
         let mut blamed = blamed.iter().filter_map(|digest| self.steps.get(digest));
         let step = blamed.find(|step| !step.name.is_empty()).or_else(|| {
             let own = |error: &String| !error.ends_with("context canceled");
-            let failed = self.steps.values().filter(|step| step.error.as_ref().is_some_and(own));
+            let steps = self.steps.values().filter(|step| !step.name.starts_with(IMPORTING));
+            let failed = steps.filter(|step| step.error.as_ref().is_some_and(own));
             failed.min_by_key(|step| step.completed.map_or(i128::MAX, nanos))
         })?;
         Some(FailedStep { name: step.name.clone(), tail: step.tail.iter().cloned().collect() })
@@ -201,6 +223,7 @@ impl Steps {
     }
 
     fn line(&mut self, digest: &str, line: Line, reports: &mut Vec<Progress>) {
+        self.list(digest, &line.text);
         let line = bounded(self.redactor.mask(line.text), self.limits.line, line.cut);
         if let Some(step) = self.steps.get_mut(digest) {
             if step.tail.len() >= self.limits.tail {
@@ -217,6 +240,15 @@ impl Steps {
             reports.push(Progress::Log {
                 line: format!("[more output is dropped: the limit is {total} bytes]"),
             });
+        }
+    }
+
+    fn list(&mut self, digest: &str, line: &str) {
+        let Some(step) = self.steps.get_mut(digest) else { return };
+        let request = Some(line).filter(|_| step.listing).and_then(|line| Proxied::parse(&step.name, line));
+        step.listing = request.is_some() || line == LIST;
+        if self.proxied.len() < MOST_REQUESTS {
+            self.proxied.extend(request);
         }
     }
 

@@ -39,7 +39,13 @@ mod tests {
     use super::*;
 
     fn daemon(at: usize) -> Daemon {
-        Daemon { name: "builder-0".into(), address: format!("tcp://a:{at}"), tls_name: None, isolation: None }
+        Daemon {
+            name: "builder-0".into(),
+            address: format!("tcp://a:{at}"),
+            tls_name: None,
+            isolation: None,
+            proxy: None,
+        }
     }
 
     #[test]

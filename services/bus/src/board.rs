@@ -39,7 +39,7 @@ impl Board for Bus {
         Ok(self.swap(Store::Work, app.as_str(), value, revision).await?)
     }
 
-    async fn desk(&self, app: &AppName) -> PortResult<(Generation, WorkRecord, u64)> {
+    async fn work_of(&self, app: &AppName) -> PortResult<(Generation, WorkRecord, u64)> {
         // The record first: a wake that comes between the two reads only makes the app look more wanted.
         let entry = self.entry(Store::Work, app.as_str()).await?;
         let wanted = self.newest_wake(app).await?;
@@ -47,26 +47,26 @@ impl Board for Bus {
         Ok((wanted, trust(record, wanted), revision))
     }
 
-    async fn desks(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>> {
+    async fn all_work(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>> {
         let records = self.entries(Store::Work, ">").await?;
-        let mut desks: HashMap<AppName, (Generation, WorkRecord, u64)> = HashMap::new();
+        let mut items: HashMap<AppName, (Generation, WorkRecord, u64)> = HashMap::new();
         for entry in &records {
             if let Some(app) = app(&entry.key) {
                 let (record, revision) = work(entry);
-                desks.insert(app, (Generation(0), record, revision));
+                items.insert(app, (Generation(0), record, revision));
             }
         }
         for entry in self.entries(Store::Wake, "*").await? {
             if let Some(app) = app(&entry.key) {
-                desks.entry(app).or_default().0 = Generation(entry.revision);
+                items.entry(app).or_default().0 = Generation(entry.revision);
             }
         }
-        let mut desks: Vec<_> = desks
+        let mut items: Vec<_> = items
             .into_iter()
             .map(|(app, (wanted, record, revision))| (app, wanted, trust(record, wanted), revision))
             .collect();
-        desks.sort_by(|one, other| one.0.cmp(&other.0));
-        Ok(desks)
+        items.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(items)
     }
 }
 

@@ -117,10 +117,11 @@ fn body(body: &EventBody) -> Result<(&'static str, String, Vec<u8>), serde_json:
                 &v1::Delivery { repo: repo_, reference, after, delivery, woken, ignored },
             )
         }
-        EventBody::Decision { app, target, action, reason } => {
+        EventBody::Decision { app, target, action, reason, dead_letter } => {
             let target = target.as_ref().map(ToString::to_string);
             let (action, reason) = (text(action), text(reason));
-            message("Decision", app, &v1::Decision { app: app.to_string(), target, action, reason })
+            let (app_, dead_letter) = (app.to_string(), *dead_letter);
+            message("Decision", app, &v1::Decision { app: app_, target, action, reason, dead_letter })
         }
         EventBody::Build { app, build, revision, phase } => {
             let (build, revision) = (build.to_string(), revision.to_string());
@@ -178,7 +179,8 @@ fn parse(kind: &str, body: &[u8]) -> Option<Result<EventBody, NotAnEvent>> {
         }),
         "Decision" => read(body, |m: v1::Decision| {
             let target = m.target.map(TryInto::try_into).transpose()?;
-            Ok(EventBody::Decision { app: m.app.try_into()?, target, action: m.action, reason: m.reason })
+            let (app, action, reason) = (m.app.try_into()?, m.action, m.reason);
+            Ok(EventBody::Decision { app, target, action, reason, dead_letter: m.dead_letter })
         }),
         "BuildChanged" => read(body, |m: v1::BuildChanged| {
             let phase = phase(&m)?;

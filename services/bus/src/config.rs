@@ -106,6 +106,8 @@ pub struct Timeouts {
     /// Silence between a client and the server after which one asks whether the other lives; a dead connection is
     /// noticed after three of them.
     pub ping: Duration,
+    /// For whoever follows events or a log, to go on while the bus is away.
+    pub outage: Duration,
 }
 
 impl Default for Timeouts {
@@ -117,6 +119,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             start: Duration::from_secs(30),
             ping: Duration::from_secs(5),
+            outage: Duration::from_secs(600),
         }
     }
 }

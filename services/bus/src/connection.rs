@@ -13,6 +13,7 @@ use fabrique_core::id::BuildId;
 use fabrique_ports::PortResult;
 use secrecy::ExposeSecret as _;
 
+use crate::batch::Refused;
 use crate::config::BusConfig;
 use crate::error::BusError;
 use crate::logs::LogTail;
@@ -35,6 +36,7 @@ struct Inner {
     asking: Context,
     config: BusConfig,
     refusals: Arc<Refusals>,
+    batches: Refused,
     logs: Mutex<HashMap<BuildId, LogTail>>,
 }
 
@@ -58,8 +60,7 @@ impl Bus {
         let client = tokio::time::timeout(config.timeouts.start + config.timeouts.connect, connecting).await;
         match client {
             Ok(Ok(client)) => Ok(Self::over(client, config, refusals)),
-            Ok(Err(error)) if is_refusal(&error) => Err(refused(&config).into()),
-            Ok(Err(error)) => Err(unreachable(&config, error.to_string()).into()),
+            Ok(Err(error)) => Err(failed(&config, &error).into()),
             Err(_) => Err(unreachable(&config, format!("gave up after {:?}", config.timeouts.start)).into()),
         }
     }
@@ -83,7 +84,8 @@ impl Bus {
     fn over(client: Client, config: BusConfig, refusals: Arc<Refusals>) -> Self {
         let publishing = ContextBuilder::new().timeout(config.timeouts.ack).build(client.clone());
         let asking = ContextBuilder::new().timeout(config.timeouts.request).build(client.clone());
-        let inner = Inner { client, publishing, asking, config, refusals, logs: Mutex::default() };
+        let (batches, logs) = (Refused::default(), Mutex::default());
+        let inner = Inner { client, publishing, asking, config, refusals, batches, logs };
         Self { inner: Arc::new(inner) }
     }
 
@@ -116,6 +118,10 @@ impl Bus {
 
     pub(crate) fn config(&self) -> &BusConfig {
         &self.inner.config
+    }
+
+    pub(crate) fn batches(&self) -> &Refused {
+        &self.inner.batches
     }
 
     pub(crate) fn logs(&self) -> &Mutex<HashMap<BuildId, LogTail>> {
@@ -177,6 +183,11 @@ fn options(config: &BusConfig, refusals: &Arc<Refusals>) -> ConnectOptions {
         let refusals = Arc::clone(&refusals);
         async move { note(&event, &refusals) }
     });
+    as_user(config, options)
+}
+
+/// With the user of this configuration.
+pub(crate) fn as_user(config: &BusConfig, options: ConnectOptions) -> ConnectOptions {
     match &config.credentials {
         Some(who) => options.user_and_password(who.user.clone(), who.password.expose_secret().to_owned()),
         None => options,
@@ -258,9 +269,13 @@ fn is_refusal(error: &ConnectError) -> bool {
     matches!(error.kind(), ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication)
 }
 
-fn refused(config: &BusConfig) -> BusError {
-    let user = config.credentials.as_ref().map_or_else(String::new, |who| who.user.clone());
-    BusError::Refused { user }
+/// Why there is no connection.
+pub(crate) fn failed(config: &BusConfig, error: &ConnectError) -> BusError {
+    if is_refusal(error) {
+        let user = config.credentials.as_ref().map_or_else(String::new, |who| who.user.clone());
+        return BusError::Refused { user };
+    }
+    unreachable(config, error.to_string())
 }
 
 fn unreachable(config: &BusConfig, reason: String) -> BusError {

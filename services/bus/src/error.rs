@@ -118,6 +118,10 @@ pub enum BusError {
 }
 
 impl BusError {
+    pub(crate) fn transient(&self) -> bool {
+        self.fault() == Fault::Transient
+    }
+
     fn fault(&self) -> Fault {
         match self {
             BusError::Unreachable { .. }
@@ -171,6 +175,10 @@ impl BusError {
             | ErrorCode::STORAGE_RESOURCES_EXCEEDED
             | ErrorCode::MEMORY_RESOURCES_EXCEEDED
             | ErrorCode::STREAM_STORE_FAILED => BusError::Full { what, reason },
+            // A full disk as a server meets it while it makes a stream, and servers of which none has the room.
+            _ if ["no space left", "insufficient storage"].iter().any(|words| reason.contains(words)) => {
+                BusError::Full { what, reason }
+            }
             _ => BusError::JetStream { what, reason, server_fault: error.code() >= 500 },
         }
     }
@@ -264,5 +272,27 @@ impl From<BusError> for PortError {
             None => port,
         };
         port.caused_by(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_room_is_recognised_in_each_of_its_ways_to_say_so() {
+        for (code, words, full) in [
+            (10047, "insufficient storage resources available", true),
+            (10023, "insufficient resources", true),
+            (10049, "mkdir /data/streams: no space left on device", true),
+            (10005, "no suitable peers for placement, insufficient storage", true),
+            (10005, "no suitable peers for placement, peer offline", false),
+            (10049, "permission denied", false),
+        ] {
+            let answer = serde_json::json!({ "code": 500, "err_code": code, "description": words });
+            let error = BusError::jetstream("making it", &serde_json::from_value(answer).unwrap());
+            assert_eq!(matches!(error, BusError::Full { .. }), full, "{error}");
+            assert!(error.transient(), "{error}");
+        }
     }
 }

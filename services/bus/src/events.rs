@@ -1,7 +1,5 @@
 //! Publishing and reading events.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
@@ -10,6 +8,7 @@ use fabrique_ports::bus::{Event, Events};
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 
+use crate::batch::Outgoing;
 use crate::codec::{self, NotAnEvent};
 use crate::connection::Bus;
 use crate::error::BusError;
@@ -17,21 +16,22 @@ use crate::layout::{self, Store};
 use crate::reader::{Follow, From, Message, Read};
 use crate::token;
 
-/// How long a reader tries to go on while the bus is away.
-const PATIENCE: Duration = Duration::from_secs(600);
-
 #[async_trait]
 impl Events for Bus {
     async fn publish(&self, event: &Event) -> PortResult<()> {
-        let source = format!("/fabrique/{}", token::encode(&self.config().name));
-        let (headers, body) = codec::encode(event, &source)
-            .map_err(|source| BusError::Unencodable { what: "an event".to_owned(), source })?;
-        self.store(layout::event(event), headers, body).await?;
+        let Outgoing { subject, headers, body } = outgoing(event, &self.source())?;
+        self.store(subject, headers, body).await?;
         Ok(())
     }
 
+    async fn publish_all(&self, events: &[Event]) -> PortResult<()> {
+        let source = self.source();
+        let messages = || events.iter().map(|event| outgoing(event, &source)).collect();
+        Ok(self.store_all(messages).await?)
+    }
+
     /// An event that cannot be read is one error in the stream, which goes on; one of a kind that this version does not
-    /// know is passed over. After ten minutes without the bus the stream ends with an error.
+    /// know is passed over. After `timeouts.outage` without the bus the stream ends with an error.
     async fn tail(
         &self,
         app: Option<&AppName>,
@@ -39,7 +39,7 @@ impl Events for Bus {
     ) -> PortResult<BoxStream<'static, PortResult<Event>>> {
         let filters = app.map_or_else(Vec::new, layout::events_of);
         let from = since.map_or(From::Now, From::Since);
-        let source = Follow::open(self, Store::Events, filters, from, PATIENCE).await?;
+        let source = Follow::open(self, Store::Events, filters, from).await?;
         let app = app.cloned();
         let events = stream::unfold(Some(source), move |source| {
             let app = app.clone();
@@ -53,6 +53,19 @@ impl Events for Bus {
         });
         Ok(events.boxed())
     }
+}
+
+impl Bus {
+    /// Who tells, as CloudEvents name it.
+    fn source(&self) -> String {
+        format!("/fabrique/{}", token::encode(&self.config().name))
+    }
+}
+
+fn outgoing(event: &Event, source: &str) -> Result<Outgoing, BusError> {
+    let (headers, body) = codec::encode(event, source)
+        .map_err(|source| BusError::Unencodable { what: "an event".to_owned(), source })?;
+    Ok(Outgoing { subject: layout::event(event), headers, body })
 }
 
 /// The outer error ends the stream.

@@ -120,6 +120,7 @@ impl Store {
                 subjects: KINDS.iter().map(|kind| format!("fabrique.{kind}.>")).collect(),
                 max_bytes: bytes(limits.events_bytes),
                 max_age: limits.events_age,
+                allow_atomic_publish: true,
                 ..base
             },
             Store::Logs => Config {

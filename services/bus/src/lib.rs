@@ -25,6 +25,7 @@
 //!
 //! This crate must not know what a wake leads to, when to retry a build, or where its configuration comes from.
 
+mod batch;
 mod board;
 mod builds;
 mod codec;
@@ -35,9 +36,11 @@ mod error;
 mod events;
 mod kv;
 pub mod layout;
+mod login;
 mod logs;
 mod reader;
 mod records;
+mod rights;
 mod server;
 mod setup;
 pub mod token;
@@ -46,3 +49,4 @@ mod wakes;
 pub use config::{BusConfig, Credentials, Limits, Timeouts, Tls};
 pub use connection::Bus;
 pub use error::BusError;
+pub use login::Login;

@@ -3,8 +3,6 @@
 //! Every message carries how many bytes of log there are up to and including it, so that the cap holds across
 //! processes without a count anywhere else. The last message says that the log is closed, and has no lines.
 
-use std::time::Duration;
-
 use async_nats::{HeaderMap, HeaderValue};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -30,8 +28,6 @@ const CHUNK: usize = 256 << 10;
 const LINE: usize = 64 << 10;
 /// Logs whose end this process remembers; of others it is read back.
 const REMEMBERED: usize = 1024;
-/// How long a reader tries to go on while the bus is away.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The end of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,8 +75,7 @@ impl Logs for Bus {
         build: &BuildId,
         follow: bool,
     ) -> PortResult<BoxStream<'static, PortResult<String>>> {
-        let source =
-            Follow::open(self, Store::Logs, vec![layout::log(build)], From::Beginning, PATIENCE).await?;
+        let source = Follow::open(self, Store::Logs, vec![layout::log(build)], From::Beginning).await?;
         let chunks = stream::unfold(Some(source), move |source| async move {
             let mut source = source?;
             match next_chunk(&mut source, follow).await {

@@ -20,13 +20,18 @@ use crate::connection::Bus;
 use crate::error::BusError;
 use crate::layout::Store;
 
-/// Two missed ones end a reader.
+// What follows is agreed between a reader and the server, and no key: nobody waits longer or shorter for a message by
+// it. How soon a lost connection is noticed is `timeouts.ping`, how long it is put up with `timeouts.outage`.
+
+/// Two missed ones end a reader, which is then opened again.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// One pull request; the client renews it.
+/// The life of one pull request, during which the server delivers what comes; the client renews it.
 const PULL: Duration = Duration::from_secs(30);
 const BATCH: usize = 256;
 /// How long the server keeps a consumer that nobody pulls from.
 const ABANDONED: Duration = Duration::from_secs(15);
+/// A reader that has lived for longer was heard from: in silence it ends after two heartbeats.
+const PROVEN: Duration = HEARTBEAT.saturating_mul(3);
 /// Silence after which a reader that has not caught up asks the server whether anything is left: a message that was
 /// counted as pending may have been replaced before it was sent.
 const DOUBT: Duration = Duration::from_millis(500);
@@ -204,14 +209,14 @@ pub(crate) fn reopen_delays() -> ExponentialBackoff {
         .build()
 }
 
-/// A reader that is opened again where it stopped, until that has failed for `patience`.
+/// A reader that is opened again where it stopped, until that has failed for `timeouts.outage`.
 pub(crate) struct Follow {
     bus: Bus,
     store: Store,
     filters: Vec<String>,
     from: From,
-    patience: Duration,
-    reader: Option<Reader>,
+    /// With when it was opened.
+    reader: Option<(Reader, Instant)>,
     caught_up: bool,
     failing_since: Option<Instant>,
     delays: ExponentialBackoff,
@@ -223,7 +228,6 @@ impl Follow {
         store: Store,
         filters: Vec<String>,
         from: From,
-        patience: Duration,
     ) -> Result<Self, BusError> {
         let reader = Reader::open(bus, store, filters.clone(), from).await?;
         // From here on the point is known: what happens while no reader is open is not lost.
@@ -233,8 +237,7 @@ impl Follow {
             store,
             filters,
             from,
-            patience,
-            reader: Some(reader),
+            reader: Some((reader, Instant::now())),
             caught_up: false,
             failing_since: None,
             delays: reopen_delays(),
@@ -244,7 +247,7 @@ impl Follow {
     /// The next message, or once that all of the past was read.
     pub(crate) async fn next(&mut self) -> Result<Read, BusError> {
         loop {
-            let Some(reader) = &mut self.reader else {
+            let Some((reader, opened)) = &mut self.reader else {
                 match self.reopen().await {
                     Ok(()) => {}
                     Err(error) => self.wait(error).await?,
@@ -254,8 +257,7 @@ impl Follow {
             match reader.next().await {
                 Ok(Read::Message(message)) => {
                     self.from = From::After(message.sequence);
-                    self.failing_since = None;
-                    self.delays = reopen_delays();
+                    self.is_well();
                     return Ok(Read::Message(message));
                 }
                 Ok(Read::CaughtUp) if self.caught_up => {}
@@ -264,6 +266,10 @@ impl Follow {
                     return Ok(Read::CaughtUp);
                 }
                 Err(error) => {
+                    // On a quiet stream no message tells that the outage before this one is over.
+                    if opened.elapsed() >= PROVEN {
+                        self.is_well();
+                    }
                     self.reader = None;
                     self.wait(error).await?;
                 }
@@ -271,10 +277,15 @@ impl Follow {
         }
     }
 
+    fn is_well(&mut self) {
+        self.failing_since = None;
+        self.delays = reopen_delays();
+    }
+
     /// Waits before the next attempt, or gives up with `error`.
     async fn wait(&mut self, error: BusError) -> Result<(), BusError> {
         let since = *self.failing_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= self.patience {
+        if since.elapsed() >= self.bus.config().timeouts.outage {
             return Err(error);
         }
         tokio::time::sleep(self.delays.next().unwrap_or(HEARTBEAT)).await;
@@ -291,7 +302,8 @@ impl Follow {
             From::After(sequence) if info.state.last_sequence < sequence => From::Beginning,
             from @ (From::After(_) | From::Newest | From::Beginning | From::Since(_) | From::Now) => from,
         };
-        self.reader = Some(Reader::open(&self.bus, self.store, self.filters.clone(), from).await?);
+        let reader = Reader::open(&self.bus, self.store, self.filters.clone(), from).await?;
+        self.reader = Some((reader, Instant::now()));
         Ok(())
     }
 }

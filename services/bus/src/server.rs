@@ -5,14 +5,15 @@ use std::time::Duration;
 use fabrique_ports::bus::BusFinding;
 use serde::Deserialize;
 
-use crate::config::{BusConfig, Credentials};
+use crate::config::{BusConfig, Credentials, Timeouts};
 use crate::connection::{Bus, anonymous_options, servers};
 
-const ANSWER: Duration = Duration::from_secs(3);
 /// The configuration of JetStream is a few hundred bytes.
 const LARGEST: usize = 1 << 20;
 /// Before it a server lacks consumer pause, per-message TTL and fixes against lost streams.
 const FLOOR: (i64, i64, i64) = (2, 11, 0);
+/// Before it a server takes no message as part of a batch.
+const BATCHES: (i64, i64, i64) = (2, 12, 0);
 
 /// The part of `/jsz` that matters. `sync_interval` is in nanoseconds; `sync_always` overrides it.
 #[derive(Debug, Deserialize)]
@@ -44,6 +45,12 @@ fn version(bus: &Bus) -> Option<BusFinding> {
     })
 }
 
+/// Whether the server knows atomic batches, as far as it has introduced itself.
+pub(crate) fn knows_batches(bus: &Bus) -> bool {
+    let (major, minor, patch) = BATCHES;
+    bus.client().is_server_compatible(major, minor, patch)
+}
+
 async fn syncing(config: &BusConfig) -> Option<BusFinding> {
     let warn =
         |what: String, remedy: &str| Some(BusFinding { fatal: false, what, remedy: remedy.to_owned() });
@@ -53,7 +60,7 @@ async fn syncing(config: &BusConfig) -> Option<BusFinding> {
             "set `http:` in the server's configuration and its address as the bus's monitoring address",
         );
     };
-    match ask(base).await {
+    match ask(base, config.timeouts.request).await {
         Err(reason) => warn(
             format!("the monitoring endpoint {base} does not answer: {reason}"),
             "check the address; it is the server's `http:` port",
@@ -69,8 +76,8 @@ async fn syncing(config: &BusConfig) -> Option<BusFinding> {
     }
 }
 
-async fn ask(base: &str) -> Result<JetStreamConfig, String> {
-    let client = reqwest::Client::builder().timeout(ANSWER).build().map_err(|error| error.to_string())?;
+async fn ask(base: &str, within: Duration) -> Result<JetStreamConfig, String> {
+    let client = reqwest::Client::builder().timeout(within).build().map_err(|error| error.to_string())?;
     let url = format!("{}/jsz", base.trim_end_matches('/'));
     let answer = client.get(url).send().await.and_then(reqwest::Response::error_for_status);
     let mut answer = answer.map_err(|error| error.without_url().to_string())?;
@@ -89,11 +96,12 @@ async fn ask(base: &str) -> Result<JetStreamConfig, String> {
 /// (`no_auth_user`) lets anyone in too.
 async fn open_door(config: &BusConfig) -> Option<BusFinding> {
     let servers = servers(config).ok()?;
-    let stranger =
-        anonymous_options(config).name("fabrique doctor, without credentials").connection_timeout(ANSWER);
-    let entered = tokio::time::timeout(ANSWER * 2, stranger.connect(servers)).await;
+    let Timeouts { connect, request, .. } = config.timeouts;
+    let stranger = anonymous_options(config).name("fabrique doctor, without credentials");
+    // A server whose addresses are several may be tried at each.
+    let entered = tokio::time::timeout(connect + request, stranger.connect(servers)).await;
     let Ok(Ok(client)) = entered else { return None };
-    if tokio::time::timeout(ANSWER, client.drain()).await.is_err() {
+    if tokio::time::timeout(request, client.drain()).await.is_err() {
         tracing::debug!("the connection without credentials was not drained");
     }
     let who = config.credentials.as_ref().map_or("", |Credentials { user, .. }| user.as_str());

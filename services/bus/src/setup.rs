@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Info};
 use async_trait::async_trait;
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::{BusFinding, BusSetup};
 
@@ -15,16 +17,18 @@ use crate::error::BusError;
 use crate::layout::Store;
 use crate::server;
 
+/// How often a server says that it has no room before it is believed: the pauses between add up to some seconds.
+const REFUSALS_OF_ROOM: u32 = 4;
+
 #[async_trait]
 impl BusSetup for Bus {
     async fn ensure(&self) -> PortResult<Vec<BusFinding>> {
         let mut findings = Vec::new();
+        // One for all of them, attempts included.
+        let deadline = Instant::now() + self.config().timeouts.start;
         for store in Store::ALL {
-            let wanted = store.config(&self.config().limits, self.config().replicas);
-            let found = match self.info(store).await? {
-                Some(info) => info.config,
-                None => self.create(store, &wanted).await?,
-            };
+            let wanted = self.wanted(store);
+            let found = self.there_in_the_end(store, &wanted, deadline).await?;
             findings.extend(differences(&found, &wanted));
         }
         Ok(findings)
@@ -33,7 +37,7 @@ impl BusSetup for Bus {
     async fn inspect(&self) -> PortResult<Vec<BusFinding>> {
         let mut findings = server::inspect(self).await;
         for store in Store::ALL {
-            let wanted = store.config(&self.config().limits, self.config().replicas);
+            let wanted = self.wanted(store);
             match self.info(store).await? {
                 Some(info) => findings.extend(differences(&info.config, &wanted)),
                 None => findings.push(BusFinding {
@@ -57,9 +61,57 @@ impl BusSetup for Bus {
     }
 }
 
+/// The pauses between attempts to make a stream.
+fn pauses() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_jitter()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(Duration::from_secs(2))
+        .without_max_times()
+        .build()
+}
+
 impl Bus {
+    /// The settings that a stream should have on this server. One that does not know a setting could not be told it.
+    fn wanted(&self, store: Store) -> Config {
+        let config = store.config(&self.config().limits, self.config().replicas);
+        Config { allow_atomic_publish: config.allow_atomic_publish && server::knows_batches(self), ..config }
+    }
+
+    /// A bus of several servers that has just started answers before it has chosen who leads, and refuses for some
+    /// seconds what it does later; that it has no room too, while it does not know all of its servers yet. A server that
+    /// says so again and again has none, and waiting makes no room.
+    async fn there_in_the_end(
+        &self,
+        store: Store,
+        wanted: &Config,
+        deadline: Instant,
+    ) -> Result<Config, BusError> {
+        let (mut full, mut pauses) = (0, pauses());
+        loop {
+            let error = match self.there(store, wanted).await {
+                Ok(found) => return Ok(found),
+                Err(error) => error,
+            };
+            full += u32::from(matches!(error, BusError::Full { .. }));
+            let pause = pauses.next().unwrap_or_default();
+            if !error.transient() || full == REFUSALS_OF_ROOM || Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            tracing::info!(%error, "trying again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn there(&self, store: Store, wanted: &Config) -> Result<Config, BusError> {
+        match self.info(store).await? {
+            Some(info) => Ok(info.config),
+            None => self.create(store, wanted).await,
+        }
+    }
+
     async fn info(&self, store: Store) -> Result<Option<Info>, BusError> {
-        let (started, what) = (std::time::Instant::now(), store.stream());
+        let (started, what) = (Instant::now(), store.stream());
         match self.asking().get_stream(what).await {
             Ok(stream) => Ok(Some(stream.cached_info().clone())),
             Err(error) => match error.kind() {
@@ -82,7 +134,7 @@ impl Bus {
 
     /// Makes a stream. When somebody else makes it at the same time, theirs is compared.
     async fn create(&self, store: Store, wanted: &Config) -> Result<Config, BusError> {
-        let (started, what) = (std::time::Instant::now(), store.stream());
+        let (started, what) = (Instant::now(), store.stream());
         match self.asking().create_stream(wanted.clone()).await {
             Ok(stream) => {
                 tracing::info!(stream = what, "made a stream");
@@ -190,7 +242,18 @@ fn differences(found: &Config, wanted: &Config) -> Vec<BusFinding> {
     let window = |config: &Config| format!("{}s", config.duplicate_window.as_secs());
     compare(false, "duplicate_window", &window(on), &window(off), edit("--dupe-window", &window(off)));
     compare(false, "allow_direct", &on.allow_direct, &off.allow_direct, Some("--allow-direct".to_owned()));
+    findings.extend(no_batches(on, off));
     findings
+}
+
+/// A stream of events that takes no batches stores them one by one, which is slower and nothing else.
+fn no_batches(found: &Config, wanted: &Config) -> Option<BusFinding> {
+    let Config { name, allow_atomic_publish, .. } = wanted;
+    (*allow_atomic_publish && !found.allow_atomic_publish).then(|| BusFinding {
+        fatal: false,
+        what: format!("{name}: allow_atomic is false, wanted true"),
+        remedy: format!("`nats stream edit {name} --allow-batch`"),
+    })
 }
 
 #[cfg(test)]
@@ -208,5 +271,18 @@ mod tests {
         assert!(findings[0].fatal && !findings[1].fatal);
         assert_eq!(findings[0].what, "FABRIQUE_WAKE: max_msgs_per_subject is 5, wanted 1");
         assert_eq!(findings[0].remedy, "`nats stream edit FABRIQUE_WAKE --max-msgs-per-subject=1`");
+    }
+
+    #[test]
+    fn a_stream_of_events_that_takes_no_batches_is_told_and_not_refused() {
+        let wanted = Store::Events.config(&Limits::default(), 1);
+        let findings = differences(&Config { allow_atomic_publish: false, ..wanted.clone() }, &wanted);
+        assert_eq!(findings.len(), 1);
+        assert!(!findings[0].fatal);
+        assert_eq!(findings[0].what, "FABRIQUE_EVENTS: allow_atomic is false, wanted true");
+        assert_eq!(findings[0].remedy, "`nats stream edit FABRIQUE_EVENTS --allow-batch`");
+        // Whoever allows more than is asked for is left in peace.
+        let wake = Store::Wake.config(&Limits::default(), 1);
+        assert!(differences(&Config { allow_atomic_publish: true, ..wake.clone() }, &wake).is_empty());
     }
 }

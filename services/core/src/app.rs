@@ -5,6 +5,7 @@
 //! the business of `fabrique-gitops`.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use crate::id::{
     AppName, BranchName, BuildId, Channel, Digest, EnvironmentName, ImageRepository, Platform, RelPath,
     RepoName, Revision, SecretName, TrustDomain,
 };
+use crate::quantity::{Bytes, Millicores};
 
 /// One registered app.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub struct Source {
     pub branch: BranchName,
     /// The app's declaration inside the repository, where it has one.
     pub declaration: Option<RelPath>,
+    /// The folder of the app's migrations inside the repository, where it has one.
+    pub migrations: Option<RelPath>,
 }
 
 /// Everything about the build that the registration decides.
@@ -62,6 +66,11 @@ pub struct BuildSpec {
     pub timeout: Duration,
     /// The apps that share a daemon with this one.
     pub trust: TrustDomain,
+    /// What builds get of their machine. No part of what decides an image.
+    pub resources: BuildResources,
+    /// Whether the results of its steps go to the registry and come from there; as configured when absent. No part of
+    /// what decides an image either.
+    pub registry_cache: Option<RegistryCache>,
 }
 
 impl BuildSpec {
@@ -69,6 +78,75 @@ impl BuildSpec {
     #[must_use]
     pub fn dockerfile_in_repo(&self) -> RelPath {
         self.context.join(&self.dockerfile)
+    }
+}
+
+/// What the builds of one app get of the machine they run on. What is absent is as configured for all apps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BuildResources {
+    /// Processor time that is reserved.
+    pub cpu: Option<Millicores>,
+    /// Processor time that is never exceeded.
+    pub cpu_limit: Option<Millicores>,
+    /// Memory of the first attempt, reserved and never exceeded.
+    pub memory: Option<Bytes>,
+    /// After an attempt that ran out of memory the next one has twice as much, up to this.
+    pub memory_limit: Option<Bytes>,
+    /// Room on the machine's disk beside the cache.
+    pub ephemeral_storage: Option<Bytes>,
+}
+
+/// What becomes of the results of a build's steps beside the daemon that made them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegistryCache {
+    /// They stay on that daemon.
+    Off,
+    /// They are kept in the image's repository, and nothing is taken from there.
+    Export,
+    /// A daemon that lacks them takes what was kept before, and nothing is added.
+    Import,
+    /// They are kept there, and taken from there.
+    Both,
+}
+
+impl RegistryCache {
+    /// Every word, in the order in which people are told of them.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Export, Self::Import, Self::Both];
+
+    /// The word in registrations.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Export => "export",
+            Self::Import => "import",
+            Self::Both => "both",
+        }
+    }
+
+    /// Whether results are kept.
+    #[must_use]
+    pub fn exports(self) -> bool {
+        matches!(self, Self::Export | Self::Both)
+    }
+
+    /// Whether results are taken.
+    #[must_use]
+    pub fn imports(self) -> bool {
+        matches!(self, Self::Import | Self::Both)
+    }
+}
+
+/// A text that says nothing about the registry's cache.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is none of off, export, import, both")]
+pub struct NotARegistryCache(String);
+
+impl FromStr for RegistryCache {
+    type Err = NotARegistryCache;
+    fn from_str(text: &str) -> Result<Self, NotARegistryCache> {
+        let word = Self::ALL.into_iter().find(|word| word.as_str() == text);
+        word.ok_or_else(|| NotARegistryCache(text.to_owned()))
     }
 }
 
@@ -150,8 +228,10 @@ pub enum BindingForm {
     Reference,
     /// `registry:80/app=registry:80/app@sha256:…`, the only safe entry of Argo CD's `kustomize.images`.
     KustomizeImage,
-    /// The revision, or the chart's version.
+    /// The revision.
     Revision,
+    /// The version: the chart's, or the image's for people.
+    Version,
 }
 
 /// The desired state of one environment: the only place where an image and an infra meet.
@@ -196,8 +276,21 @@ pub struct DeployedImage {
 pub struct InfraState {
     /// What is deployed; nothing before the first copy, and always nothing for [`InfraFrom::Files`].
     pub deployed: Option<DeployedInfra>,
+    /// The chart that people chose, where the manifests name one.
+    pub chart: Option<Chart>,
     /// A person's word that automation leaves this channel alone.
     pub hold: Option<Hold>,
+}
+
+/// A chart at a version. Nothing of it is copied: what installs it reads its version from a binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chart {
+    /// Where it is published, as whoever installs it names the place.
+    pub repo: String,
+    /// Its name there.
+    pub name: String,
+    /// Its version.
+    pub version: String,
 }
 
 /// Deployed manifests.

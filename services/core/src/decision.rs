@@ -4,10 +4,10 @@ use std::fmt;
 
 use crate::failure::{Failure, FailureKind};
 use crate::id::{BuildKey, Channel, EnvironmentName, Revision};
-use crate::relation::Watched;
+use crate::relation::{Relation, Watched};
 use crate::time::Timestamp;
 use crate::verdict::{Candidate, Verdict, judge_image, judge_infra};
-use crate::view::{LastBuilt, Recorded, Target, View};
+use crate::view::{Declared, LastBuilt, Recorded, Target, View};
 
 /// The answer: what to do next and the reason, with what every channel of every environment needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,9 +170,10 @@ fn judge_all(view: &View, released: bool) -> Vec<ChannelVerdict> {
     view.environments
         .iter()
         .flat_map(|environment| {
-            let image = judge_image(environment, Candidate::Target, released);
+            let image = judge_image(environment, Candidate::Target, released, &view.declared);
             let image_comes = image == Verdict::Advance && view.record.is_some();
-            let infra = judge_infra(environment, environment.image.digest.is_some() || image_comes, released);
+            let has_image = environment.image.digest.is_some() || image_comes;
+            let infra = judge_infra(environment, has_image, released, &view.declared);
             [(Channel::Image, image), (Channel::Infra, infra)].map(|(channel, verdict)| ChannelVerdict {
                 environment: environment.name.clone(),
                 channel,
@@ -260,10 +261,21 @@ impl Deciding<'_> {
 
     fn image_wanted(&self) -> bool {
         if self.view.environments.is_empty() {
-            return self.view.record.is_none()
-                && self.view.last_built.as_ref().is_none_or(LastBuilt::is_outdated);
+            return self.outdated() && self.view.declared == Declared::Admitted;
         }
         self.channels.iter().any(|c| c.channel == Channel::Image && c.verdict == Verdict::Advance)
+    }
+
+    /// Whether an app without environments lacks a build of its target.
+    fn outdated(&self) -> bool {
+        self.view.record.is_none() && self.view.last_built.as_ref().is_none_or(LastBuilt::is_outdated)
+    }
+
+    /// What to say of a target that an app without environments needs no build of, although it was never built.
+    fn unchanged_since_built(&self) -> Option<Verdict> {
+        let step = self.view.last_built.as_ref().map(|last| &last.step)?;
+        let skipped = step.relation != Relation::Same && step.watched == Watched::Unchanged;
+        (skipped && self.view.record.is_none()).then(|| Verdict::Unchanged { since: step.from.clone() })
     }
 
     /// Starts the build, unless the last attempt at it says to wait.
@@ -306,7 +318,7 @@ impl Deciding<'_> {
 
     fn settled(&self) -> (Action, Reason) {
         let reason = match self.most_telling() {
-            Some(verdict) => Reason::Settled(verdict.clone()),
+            Some(verdict) => Reason::Settled(verdict),
             None => Reason::Built(self.revision.clone()),
         };
         let release = self.channels.iter().filter_map(|c| match &c.verdict {
@@ -319,6 +331,8 @@ impl Deciding<'_> {
             | Verdict::DeployedUnknown { .. }
             | Verdict::Older { .. }
             | Verdict::OffBranch
+            | Verdict::NotReady(_)
+            | Verdict::Misdeclared(_)
             | Verdict::Trouble(_)
             | Verdict::NoImageYet
             | Verdict::NotAutomatic => None,
@@ -326,26 +340,38 @@ impl Deciding<'_> {
         (release.min().map_or(Action::Nothing, Action::WaitUntil), reason)
     }
 
-    /// What waits for a person says most, whatever the channel; then an image says more than an infra.
-    fn most_telling(&self) -> Option<&Verdict> {
+    /// What waits for a person says most, whatever the channel; then an image says more than an infra. An app without
+    /// environments has no channel, and what it declares may stop its build.
+    fn most_telling(&self) -> Option<Verdict> {
+        if self.view.environments.is_empty() {
+            let stopped = self.view.declared.verdict().filter(|_| self.outdated());
+            return stopped.or_else(|| self.unchanged_since_built());
+        }
         let rank = |c: &ChannelVerdict| match (&c.verdict, c.channel) {
             (Verdict::Trouble(_), _) => 0,
             (Verdict::TakenBack { .. }, _) => 1,
             (Verdict::Rewound { .. } | Verdict::DeployedUnknown { .. }, _) => 2,
             (Verdict::Held { .. }, _) => 3,
-            (Verdict::Older { .. } | Verdict::OffBranch, _) => 4,
-            (Verdict::Unchanged { .. }, Channel::Image) => 5,
-            (Verdict::Advance | Verdict::UpToDate, Channel::Image) => 6,
-            (Verdict::Unchanged { .. }, Channel::Infra) => 7,
-            (Verdict::Advance | Verdict::UpToDate, Channel::Infra) => 8,
-            (Verdict::NoImageYet, _) => 9,
-            (Verdict::NotAutomatic, _) => 10,
+            (Verdict::Misdeclared(_) | Verdict::NotReady(_), _) => 4,
+            (Verdict::Older { .. } | Verdict::OffBranch, _) => 5,
+            (Verdict::Unchanged { .. }, Channel::Image) => 6,
+            (Verdict::Advance | Verdict::UpToDate, Channel::Image) => 7,
+            (Verdict::Unchanged { .. }, Channel::Infra) => 8,
+            (Verdict::Advance | Verdict::UpToDate, Channel::Infra) => 9,
+            (Verdict::NoImageYet, _) => 10,
+            (Verdict::NotAutomatic, _) => 11,
         };
-        self.channels.iter().min_by_key(|c| rank(c)).map(|c| &c.verdict)
+        self.channels.iter().min_by_key(|c| rank(c)).map(|c| c.verdict.clone())
     }
 }
 
 impl Reason {
+    /// Whether the attempts are used up: it is a dead letter.
+    #[must_use]
+    pub fn is_dead_letter(&self) -> bool {
+        matches!(self, Reason::Failed { dead: true, .. })
+    }
+
     fn failed(failure: &Failure) -> Self {
         Reason::Failed {
             kind: failure.kind,

@@ -9,6 +9,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::image::is_registry;
+
 /// A text that does not follow the rule of the identifier it was parsed as.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not {expected}")]
@@ -448,8 +450,8 @@ fn is_branch(text: &str) -> bool {
 }
 
 fn is_image_repository(text: &str) -> bool {
-    let Some((host, name)) = text.split_once('/') else { return false };
-    let (host, port) = host.split_once(':').map_or((host, None), |(h, p)| (h, Some(p)));
+    let Some((registry, name)) = text.split_once('/') else { return false };
+    let (host, port) = registry.split_once(':').map_or((registry, None), |(h, p)| (h, Some(p)));
     let host_ok = !host.is_empty()
         && host.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-'))
         && host.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -461,9 +463,8 @@ fn is_image_repository(text: &str) -> bool {
             && part.ends_with(|c: char| c.is_ascii_alphanumeric())
             && !part.contains("..")
     };
-    // A first segment that could be a Docker Hub namespace ("library/busybox") is not a host.
-    let is_host = port.is_some() || host.contains('.') || host == "localhost" || host == "registry";
-    text.len() <= 255 && host_ok && port_ok && is_host && name.split('/').all(part_ok)
+    // What daemons take for a folder of the Docker Hub ("library/busybox", "registry/app") would be pushed there.
+    text.len() <= 255 && host_ok && port_ok && is_registry(registry) && name.split('/').all(part_ok)
 }
 
 fn is_rel_path(text: &str) -> bool {
@@ -514,6 +515,7 @@ mod tests {
         for bad in [
             "app",
             "library/busybox",
+            "registry/app",
             "registry:80/app:1",
             "registry:80/app@sha256:0",
             "Registry:80/a",

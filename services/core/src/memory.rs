@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, RepoName, Revision};
+use crate::id::{AppName, BuildId, BuildKey, Channel, Digest, EnvironmentName, RepoName, Revision};
 use crate::time::Timestamp;
 
 /// The record of one app.
@@ -36,10 +36,13 @@ pub struct Memory {
     /// The last build that ended with a recorded digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub built: Option<Built>,
+    /// The newest cache that a build exported to the image's repository; the next build imports it by this digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Digest>,
     /// What automation committed, per environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environments: BTreeMap<EnvironmentName, EnvironmentMemory>,
-    /// Revisions whose commit status is `pending` and has to be closed.
+    /// Revisions whose commit status is `pending`, or could not be set, and which have to be given their final one.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub pending_statuses: BTreeSet<Revision>,
     /// The repository of the last build, where its statuses are still to be closed once the registration is gone.
@@ -48,6 +51,12 @@ pub struct Memory {
     /// The last commit status given to a target: set again only when it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
+    /// The last commit status given to a head for its declaration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared: Option<Reported>,
+    /// The apps that depend on this one and wait for its declaration: woken when it may be changed again.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub awaited_by: BTreeSet<AppName>,
 }
 
 /// A build under way.
@@ -136,10 +145,13 @@ pub struct ChannelMemory {
     /// A commit that could not be planned: the same again would be refused again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedCommit>,
+    /// Whether git was asked what automation had committed here before this memory began. Once is enough: what is
+    /// committed from then on is noted above.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked_git: bool,
 }
 
-/// A commit that could not be planned, for a reason that a person has to remove. It is tried again when the
-/// source or `cluster/apps` moved.
+/// A commit that could not be planned. It is tried again when the source or `cluster/apps` moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedCommit {
     /// The source revision that was to be deployed.
@@ -148,6 +160,12 @@ pub struct RefusedCommit {
     pub base: Revision,
     /// Why, for people.
     pub why: String,
+    /// Whether another commit has to come first, and no person has to mend anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waits: bool,
+    /// The registered apps whose commit that is: they are to know that this one waits.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub awaits: BTreeSet<AppName>,
 }
 
 /// A commit about to be pushed.
@@ -179,11 +197,28 @@ impl ChannelMemory {
     /// How many abandoned intents are kept: each needs a stopped worker that is still to wake up.
     const ABANDONED: usize = 3;
 
-    /// Why deploying `revision` on `base` was refused before, if it was.
+    /// Why a person has to act before `revision` can be deployed on `base`, by what came of it before.
     #[must_use]
-    pub fn refusal(&self, revision: &Revision, base: &Revision) -> Option<&str> {
-        let refused = self.refused.as_ref()?;
-        (refused.revision == *revision && refused.base == *base).then_some(refused.why.as_str())
+    pub fn trouble(&self, revision: &Revision, base: &Revision) -> Option<String> {
+        self.refusal(revision, base).filter(|refused| !refused.waits).map(|refused| refused.why.clone())
+    }
+
+    /// What has to be committed before `revision` can be deployed on `base`, by what came of it before.
+    #[must_use]
+    pub fn waits(&self, revision: &Revision, base: &Revision) -> Option<String> {
+        self.refusal(revision, base).filter(|refused| refused.waits).map(|refused| refused.why.clone())
+    }
+
+    /// The apps that have to be committed before `revision` can be deployed on `base`, by what came of it before.
+    pub fn awaits(&self, revision: &Revision, base: &Revision) -> impl Iterator<Item = &AppName> {
+        self.refusal(revision, base)
+            .filter(|refused| refused.waits)
+            .into_iter()
+            .flat_map(|refused| &refused.awaits)
+    }
+
+    fn refusal(&self, revision: &Revision, base: &Revision) -> Option<&RefusedCommit> {
+        self.refused.as_ref().filter(|refused| refused.revision == *revision && refused.base == *base)
     }
 
     /// The intent's outcome is known: it arrived, or it did not (yet).

@@ -18,6 +18,12 @@ impl Timestamp {
         Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
 
+    /// `self - duration`, saturating.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
+    }
+
     /// How long it is from `self` until `later`; zero when that is past.
     #[must_use]
     pub fn until(self, later: Timestamp) -> Duration {

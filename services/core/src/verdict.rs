@@ -8,7 +8,7 @@ use std::fmt;
 use crate::id::Revision;
 use crate::relation::{Relation, Watched};
 use crate::time::Timestamp;
-use crate::view::{EnvironmentView, HoldView, Step};
+use crate::view::{Declared, EnvironmentView, HoldView, Step};
 
 /// What one channel needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,10 @@ pub enum Verdict {
     },
     /// The candidate is not on the branch any more.
     OffBranch,
+    /// Not now, by what is declared or since another app has to be deployed first; it ends by itself.
+    NotReady(String),
+    /// What is declared cannot be deployed.
+    Misdeclared(String),
     /// Nothing may be written, for this reason.
     Trouble(String),
     /// The infra channel waits for a first image to fill in.
@@ -76,6 +80,8 @@ impl Verdict {
             | Verdict::Unchanged { .. }
             | Verdict::Older { .. }
             | Verdict::OffBranch
+            | Verdict::NotReady(_)
+            | Verdict::Misdeclared(_)
             | Verdict::NoImageYet
             | Verdict::NotAutomatic => false,
         }
@@ -106,6 +112,8 @@ impl fmt::Display for Verdict {
             ),
             Verdict::Older { deployed } => write!(f, "older than the deployed {}", deployed.short()),
             Verdict::OffBranch => write!(f, "not on the branch any more"),
+            Verdict::NotReady(why) => write!(f, "waits: {why}"),
+            Verdict::Misdeclared(why) => write!(f, "cannot be deployed as declared: {why}"),
             Verdict::Trouble(why) => f.write_str(why),
             Verdict::NoImageYet => write!(f, "waits for the first image"),
             Verdict::NotAutomatic => write!(f, "moved by people only"),
@@ -127,48 +135,94 @@ pub enum Candidate {
     },
 }
 
-/// Judges the image channel of `environment`, whose view was gathered for `candidate`.
+/// Judges the image channel of `environment`, whose view was gathered for `candidate`. `declared` is what the app says
+/// of a change.
 #[must_use]
-pub fn judge_image(environment: &EnvironmentView, candidate: Candidate, released: bool) -> Verdict {
+pub fn judge_image(
+    environment: &EnvironmentView,
+    candidate: Candidate,
+    released: bool,
+    declared: &Declared,
+) -> Verdict {
     let image = &environment.image;
     if !image.follows_builds {
         return Verdict::NotAutomatic;
     }
-    if let Some(stop) = stopped(image.hold.as_ref(), image.trouble.as_ref()) {
+    if let Some(stop) = stopped(image.hold.as_ref(), image.trouble.as_ref(), image.waits.as_ref()) {
         return stop;
     }
     let moved = judge_step(image.step.as_ref(), image.taken_back.as_ref(), candidate, released);
     // What a person put there in place of automation's build is not automation's to bring up to date.
     let stale_inputs = !image.same_inputs && (released || image.taken_back.is_none());
-    match moved {
+    let wanted = match moved {
         // The registration changed (arguments, stage, a rebuild) although the source did not.
         Verdict::UpToDate | Verdict::Unchanged { .. } if stale_inputs => Verdict::Advance,
         other => other,
-    }
+    };
+    as_declared(wanted, declared)
 }
 
 /// Judges the infra channel of `environment`. `has_image` says whether an image is deployed, or about to
 /// be in the same push.
 #[must_use]
-pub fn judge_infra(environment: &EnvironmentView, has_image: bool, released: bool) -> Verdict {
+pub fn judge_infra(
+    environment: &EnvironmentView,
+    has_image: bool,
+    released: bool,
+    declared: &Declared,
+) -> Verdict {
     let infra = &environment.infra;
     if !infra.follows_head {
         return Verdict::NotAutomatic;
     }
-    if let Some(stop) = stopped(infra.hold.as_ref(), infra.trouble.as_ref()) {
+    if let Some(stop) = stopped(infra.hold.as_ref(), infra.trouble.as_ref(), infra.waits.as_ref()) {
         return stop;
     }
     if !has_image {
         return Verdict::NoImageYet;
     }
-    judge_step(infra.step.as_ref(), infra.taken_back.as_ref(), Candidate::Target, released)
+    let moved = judge_step(infra.step.as_ref(), infra.taken_back.as_ref(), Candidate::Target, released);
+    as_declared(moved, declared)
 }
 
-fn stopped(hold: Option<&HoldView>, trouble: Option<&String>) -> Option<Verdict> {
+/// What is declared stops a move, and says more about one than that it would lead back: a pin behind what is deployed
+/// is no rewound branch. Where nothing would move it says nothing.
+fn as_declared(verdict: Verdict, declared: &Declared) -> Verdict {
+    match verdict {
+        Verdict::Advance
+        | Verdict::Rewound { .. }
+        | Verdict::DeployedUnknown { .. }
+        | Verdict::Older { .. } => declared.verdict().unwrap_or(verdict),
+        Verdict::UpToDate
+        | Verdict::Unchanged { .. }
+        | Verdict::Held { .. }
+        | Verdict::TakenBack { .. }
+        | Verdict::OffBranch
+        | Verdict::NotReady(_)
+        | Verdict::Misdeclared(_)
+        | Verdict::Trouble(_)
+        | Verdict::NoImageYet
+        | Verdict::NotAutomatic => verdict,
+    }
+}
+
+impl Declared {
+    /// What it makes of a channel that would move; nothing where it may.
+    #[must_use]
+    pub fn verdict(&self) -> Option<Verdict> {
+        match self {
+            Declared::Admitted => None,
+            Declared::Waits(why) => Some(Verdict::NotReady(why.clone())),
+            Declared::Refused(why) => Some(Verdict::Misdeclared(why.clone())),
+        }
+    }
+}
+
+fn stopped(hold: Option<&HoldView>, trouble: Option<&String>, waits: Option<&String>) -> Option<Verdict> {
     if let Some(hold) = hold {
         return Some(Verdict::Held { by: hold.by.clone(), reason: hold.reason.clone(), until: hold.until });
     }
-    trouble.cloned().map(Verdict::Trouble)
+    trouble.cloned().map(Verdict::Trouble).or_else(|| waits.cloned().map(Verdict::NotReady))
 }
 
 fn judge_step(

@@ -1,6 +1,8 @@
 //! Everything the decision reads: one app, as it stands at one moment.
 
-use crate::id::{BuildId, BuildKey, Digest, EnvironmentName, Revision};
+use std::collections::BTreeSet;
+
+use crate::id::{AppName, BuildId, BuildKey, Digest, EnvironmentName, Revision};
 use crate::memory::Memory;
 use crate::policy::Policy;
 use crate::relation::{Relation, Watched};
@@ -12,8 +14,14 @@ use crate::time::Timestamp;
 pub struct View {
     /// The moment.
     pub now: Timestamp,
+    /// The head of the branch; nothing when there is none.
+    pub head: Option<Revision>,
     /// What should be built.
     pub target: Target,
+    /// What the app's declaration at the head says of a change to it.
+    pub declared: Declared,
+    /// The apps that it waits for: for what they declare, or for their first Application.
+    pub awaits: BTreeSet<AppName>,
     /// The environments, in the order of the registration. Empty: built, never written back.
     pub environments: Vec<EnvironmentView>,
     /// For an app without environments: its last build, in place of what is deployed.
@@ -32,7 +40,7 @@ pub struct View {
 /// The revision that should be built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The branch's head.
+    /// The branch's head, or the ancestor of it that the declaration there pins.
     At {
         /// The revision.
         revision: Revision,
@@ -41,6 +49,19 @@ pub enum Target {
     },
     /// There is nothing to build, and this says why: no such branch, no such repository.
     Nothing(String),
+}
+
+/// Whether an app may be changed, by what it declares at the head of its branch and by those that it depends on. It
+/// never takes back what is deployed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Declared {
+    /// Nothing is said against it, or nothing is declared.
+    #[default]
+    Admitted,
+    /// Not now, and this says why: it ends by itself when a declaration says so.
+    Waits(String),
+    /// It could not be deployed, and this says why: the declaration, the contract or the pin has to be corrected.
+    Refused(String),
 }
 
 /// An image that fabrique's own record names and the registry has.
@@ -104,6 +125,9 @@ pub struct ImageView {
     /// Why nothing may be written: a binding that a person changed, a file that cannot be read, or a commit of
     /// this very revision that this very state of `cluster/apps` refused before.
     pub trouble: Option<String>,
+    /// What has to be committed first, since a commit of this very revision came too early on this very state of
+    /// `cluster/apps`.
+    pub waits: Option<String>,
     /// A person's hold.
     pub hold: Option<HoldView>,
     /// From the deployed revision to the target; absent before the first deployment.
@@ -117,7 +141,7 @@ pub struct ImageView {
 }
 
 /// The infra channel of an environment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct InfraView {
     /// Whether the overlay at the head is deployed here by automation.
     pub follows_head: bool,
@@ -125,6 +149,8 @@ pub struct InfraView {
     /// this very state of `cluster/apps` refused before. A binding that is broken in the present copy is no trouble here, since
     /// another copy is what mends it.
     pub trouble: Option<String>,
+    /// What has to be committed first, as for the image.
+    pub waits: Option<String>,
     /// A person's hold.
     pub hold: Option<HoldView>,
     /// From the deployed revision to the target; absent before the first copy.

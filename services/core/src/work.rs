@@ -29,7 +29,7 @@ pub struct WorkRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// The app's place in the queue, kept while it is given back unserved: a revision of the store, as in
-    /// [`Desk::revision`].
+    /// [`WorkItem::revision`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
 }
@@ -82,7 +82,7 @@ impl WorkRecord {
 
 /// What an observer knows about one app.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Desk {
+pub struct WorkItem {
     /// The app.
     pub app: AppName,
     /// Its newest wake.
@@ -107,7 +107,7 @@ pub enum Due {
     No,
 }
 
-impl Desk {
+impl WorkItem {
     /// Whether the app can be claimed at `now`. A dead holder's app is due even when nothing newer is
     /// wanted, since what it was doing is unfinished.
     #[must_use]
@@ -127,19 +127,19 @@ impl Desk {
 
 /// The due app that was served longest ago; among apps never served, the one woken first.
 #[must_use]
-pub fn next_due<'a>(desks: impl IntoIterator<Item = &'a Desk>, now: Timestamp) -> Option<&'a Desk> {
-    desks
+pub fn next_due<'a>(items: impl IntoIterator<Item = &'a WorkItem>, now: Timestamp) -> Option<&'a WorkItem> {
+    items
         .into_iter()
-        .filter(|desk| desk.due(now) == Due::Now)
-        .min_by_key(|desk| (desk.record.queued.unwrap_or(desk.revision), desk.wanted))
+        .filter(|item| item.due(now) == Due::Now)
+        .min_by_key(|item| (item.record.queued.unwrap_or(item.revision), item.wanted))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn desk(name: &str, wanted: u64, done: u64, revision: u64) -> Desk {
-        Desk {
+    fn item(name: &str, wanted: u64, done: u64, revision: u64) -> WorkItem {
+        WorkItem {
             app: AppName::parse(name).unwrap(),
             wanted: Generation(wanted),
             record: WorkRecord { done: Generation(done), ..WorkRecord::default() },
@@ -150,13 +150,13 @@ mod tests {
 
     #[test]
     fn a_wake_during_the_work_makes_the_app_due_again_after_the_release() {
-        let mut desk = desk("a", 5, 3, 7);
-        let noted = desk.wanted;
-        desk.record = desk.record.claimed_by("w1");
-        desk.wanted = Generation(6);
-        assert_eq!(desk.due(Timestamp(0)), Due::No);
-        desk.record = desk.record.released(noted);
-        assert_eq!(desk.due(Timestamp(0)), Due::Now);
+        let mut item = item("a", 5, 3, 7);
+        let noted = item.wanted;
+        item.record = item.record.claimed_by("w1");
+        item.wanted = Generation(6);
+        assert_eq!(item.due(Timestamp(0)), Due::No);
+        item.record = item.record.released(noted);
+        assert_eq!(item.due(Timestamp(0)), Due::Now);
     }
 
     #[test]
@@ -167,40 +167,40 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_time_or_at_a_newer_wake() {
-        let mut desk = desk("a", 5, 3, 7);
-        desk.record = desk.record.claimed_by("w").released_to_wait(Generation(5), Timestamp(100));
-        assert_eq!(desk.due(Timestamp(99)), Due::At(Timestamp(100)));
-        assert_eq!(desk.due(Timestamp(100)), Due::Now);
-        desk.wanted = Generation(6);
-        assert_eq!(desk.due(Timestamp(0)), Due::Now);
+        let mut item = item("a", 5, 3, 7);
+        item.record = item.record.claimed_by("w").released_to_wait(Generation(5), Timestamp(100));
+        assert_eq!(item.due(Timestamp(99)), Due::At(Timestamp(100)));
+        assert_eq!(item.due(Timestamp(100)), Due::Now);
+        item.wanted = Generation(6);
+        assert_eq!(item.due(Timestamp(0)), Due::Now);
     }
 
     #[test]
     fn an_expired_lease_is_due_even_when_nothing_newer_is_wanted() {
-        let mut desk = desk("a", 3, 3, 7);
-        desk.record = desk.record.claimed_by("w");
-        assert_eq!(desk.due(Timestamp(0)), Due::No);
-        desk.lease_expired = true;
-        assert_eq!(desk.due(Timestamp(0)), Due::Now);
+        let mut item = item("a", 3, 3, 7);
+        item.record = item.record.claimed_by("w");
+        assert_eq!(item.due(Timestamp(0)), Due::No);
+        item.lease_expired = true;
+        assert_eq!(item.due(Timestamp(0)), Due::Now);
     }
 
     #[test]
     fn an_app_that_is_looked_at_and_not_served_keeps_its_place() {
-        let mut busy = desk("busy", 9, 1, 5);
+        let mut busy = item("busy", 9, 1, 5);
         busy.record = busy.record.claimed_by("w").released_unserved(5);
         busy.revision = 70;
         busy.record = busy.record.claimed_by("w").released_unserved(70);
         busy.revision = 71;
-        let desks = [busy, desk("quiet", 2, 1, 10)];
-        assert_eq!(next_due(&desks, Timestamp(0)).map(|d| d.app.as_str()), Some("busy"));
-        assert_eq!(desks[0].record.released(Generation(9)).queued, None);
+        let items = [busy, item("quiet", 2, 1, 10)];
+        assert_eq!(next_due(&items, Timestamp(0)).map(|d| d.app.as_str()), Some("busy"));
+        assert_eq!(items[0].record.released(Generation(9)).queued, None);
     }
 
     #[test]
     fn the_app_served_longest_ago_goes_first_so_that_a_busy_one_starves_nobody() {
-        let desks = [desk("busy", 900, 800, 50), desk("quiet", 2, 1, 10), desk("new", 3, 0, 0)];
-        let order = |desks: &[Desk]| next_due(desks, Timestamp(0)).map(|d| d.app.to_string());
-        assert_eq!(order(&desks).as_deref(), Some("new"));
-        assert_eq!(order(&desks[..2]).as_deref(), Some("quiet"));
+        let items = [item("busy", 900, 800, 50), item("quiet", 2, 1, 10), item("new", 3, 0, 0)];
+        let order = |items: &[WorkItem]| next_due(items, Timestamp(0)).map(|d| d.app.to_string());
+        assert_eq!(order(&items).as_deref(), Some("new"));
+        assert_eq!(order(&items[..2]).as_deref(), Some("quiet"));
     }
 }

@@ -5,20 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fabrique_buildkit::{IssueTls, IssuedTls, StaticDaemon, StaticPlacement, StaticSettings, Tls};
+use fabrique_buildkit::{
+    BuildkitBuilder, BuildkitError, IssueTls, IssuedTls, StaticDaemon, StaticPlacement, Tls,
+};
 use fabrique_kubernetes::KubernetesPlacement;
 use fabrique_kubernetes::config::Settings;
 use fabrique_kubernetes::inspect::Inspector;
 use fabrique_kubernetes::network::AllowList;
 use fabrique_kubernetes::pki::{BuilderCa, ClientCertificates};
-use fabrique_ports::Ambient as _;
 use fabrique_ports::builder::{Builder, Daemon, Placement};
 use fabrique_ports::registry::Registry;
+use fabrique_ports::{Ambient as _, PortError};
+use kube::config::KubeConfigOptions;
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 
 use crate::ambient::System;
-use crate::config::DaemonSection;
+use crate::config::BuildkitSection;
 use crate::wiring::Adapters;
 
 /// How long the claims on builder pods may take to be given back at the end.
@@ -26,7 +29,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 
 /// A driver with places for its builds.
 pub(crate) struct Builders {
-    pub(crate) builder: Arc<dyn Builder>,
+    pub(crate) builder: Arc<BuildkitBuilder>,
     pub(crate) placement: Arc<dyn Placement>,
     pods: Option<Arc<KubernetesPlacement>>,
 }
@@ -37,16 +40,33 @@ impl Builders {
         let kubernetes = &adapters.config.kubernetes;
         let Some(settings) = &kubernetes.builders_file else {
             let builder = driver(adapters, None)?;
-            let placement = static_placement(&adapters.config.buildkit.daemons, Arc::clone(&builder))?;
+            let placement = static_placement(&adapters.config.buildkit, Arc::clone(&builder) as _)?;
             return Ok(Self { builder, placement, pods: None });
         };
         let settings: Settings = read_yaml(settings, "kubernetes.builders_file")?;
         let ca = Arc::new(authority(adapters)?);
-        let builder = pod_driver(adapters, &ca, worker)?;
+        let builder = driver(adapters, Some(issued(&ca, worker)))?;
         let client = client().await?;
         let pods = KubernetesPlacement::start(client, settings, ca, worker, Arc::new(System)).await?;
         let pods = Arc::new(pods);
         Ok(Self { builder, placement: Arc::clone(&pods) as _, pods: Some(pods) })
+    }
+
+    /// Asks every daemon that is there whether builds may be sent to it. One that does not answer may come up later;
+    /// one that is too old never gets a build, which is better known now than by the first app that needs it.
+    pub(crate) async fn check(&self) -> anyhow::Result<()> {
+        let asked = self.placement.daemons().into_iter().map(|daemon| async move {
+            let admitted = self.builder.admit(&daemon).await;
+            (daemon, admitted)
+        });
+        for (daemon, admitted) in futures::future::join_all(asked).await {
+            match admitted {
+                Ok(()) => tracing::info!(daemon = daemon.name, "ready"),
+                Err(error @ BuildkitError::TooOld { .. }) => return Err(PortError::from(error).into()),
+                Err(error) => tracing::warn!(daemon = daemon.name, %error, "does not answer yet"),
+            }
+        }
+        Ok(())
     }
 
     /// Gives back what is claimed, so that the next worker finds the caches.
@@ -61,10 +81,10 @@ impl Builders {
 
 /// The listed daemons, for a look at them.
 pub(crate) fn listed(adapters: &Adapters) -> anyhow::Result<(Vec<Daemon>, Arc<dyn Builder>)> {
-    let daemons = &adapters.config.buildkit.daemons;
-    anyhow::ensure!(!daemons.is_empty(), "buildkit.daemons lists no build daemon");
+    let section = &adapters.config.buildkit;
+    anyhow::ensure!(!section.daemons.is_empty(), "buildkit.daemons lists no build daemon");
     let builder = driver(adapters, None)?;
-    Ok((static_placement(daemons, Arc::clone(&builder))?.daemons(), builder))
+    Ok((static_placement(section, Arc::clone(&builder) as _)?.daemons(), builder))
 }
 
 /// Builder pods, for a look at them: nothing is started. Nothing when the configuration names none.
@@ -89,17 +109,37 @@ pub(crate) fn pod_driver(
     ca: &Arc<BuilderCa>,
     name: &str,
 ) -> anyhow::Result<Arc<dyn Builder>> {
-    let issuer = Issuer(ClientCertificates::new(Arc::clone(ca), name.to_owned()));
-    driver(adapters, Some(Tls::Issued(Arc::new(issuer))))
+    Ok(driver(adapters, Some(issued(ca, name)))?)
 }
 
-async fn client() -> anyhow::Result<kube::Client> {
-    kube::Client::try_default()
-        .await
-        .context("the API server: fabrique runs in a pod with a service account, or KUBECONFIG names a file")
+fn issued(ca: &Arc<BuilderCa>, name: &str) -> Tls {
+    Tls::Issued(Arc::new(Issuer(ClientCertificates::new(Arc::clone(ca), name.to_owned()))))
 }
 
-fn driver(adapters: &Adapters, tls: Option<Tls>) -> anyhow::Result<Arc<dyn Builder>> {
+/// Where a client finds its cluster.
+const WHERE: &str =
+    "the API server: fabrique runs in a pod with a service account, or KUBECONFIG names a file";
+
+/// Whoever is called by the pod's account, or by KUBECONFIG.
+pub(crate) async fn client() -> anyhow::Result<kube::Client> {
+    kube::Client::try_default().await.context(WHERE)
+}
+
+/// The same, or that of a context of KUBECONFIG, which makes every request once: kube's own way asks again where a server
+/// is busy, so that nobody could say how many requests there are.
+pub(crate) async fn client_of(context: Option<&str>) -> anyhow::Result<kube::Client> {
+    let mut config = match context {
+        None => kube::Config::infer().await.context(WHERE)?,
+        Some(context) => {
+            let options = KubeConfigOptions { context: Some(context.to_owned()), ..Default::default() };
+            kube::Config::from_kubeconfig(&options).await.context(WHERE)?
+        }
+    };
+    config.default_retry = false;
+    kube::Client::try_from(config).context(WHERE)
+}
+
+fn driver(adapters: &Adapters, tls: Option<Tls>) -> anyhow::Result<Arc<BuildkitBuilder>> {
     let mut config = adapters.buildkit_config()?;
     config.tls = tls.or(config.tls);
     if let Some(file) = &adapters.config.buildkit.allow_list_file {
@@ -114,23 +154,24 @@ fn driver(adapters: &Adapters, tls: Option<Tls>) -> anyhow::Result<Arc<dyn Build
         config.permitted_hosts_of = list.apps.iter().map(of_app).collect();
     }
     let registry = Arc::clone(&adapters.registry) as Arc<dyn Registry>;
-    Ok(Arc::new(fabrique_buildkit::BuildkitBuilder::new(config)?.with_registry(registry)))
+    Ok(Arc::new(BuildkitBuilder::new(config)?.with_registry(registry)))
 }
 
 fn static_placement(
-    daemons: &[DaemonSection],
+    section: &BuildkitSection,
     builder: Arc<dyn Builder>,
 ) -> anyhow::Result<Arc<dyn Placement>> {
-    let daemons = daemons.iter().map(|section| StaticDaemon {
+    let daemons = section.daemons.iter().map(|listed| StaticDaemon {
         daemon: Daemon {
-            name: section.name.clone(),
-            address: section.address.clone(),
-            tls_name: section.tls_name.clone(),
+            name: listed.name.clone(),
+            address: listed.address.clone(),
+            tls_name: listed.tls_name.clone(),
             isolation: None,
+            proxy: None,
         },
-        slots: section.slots,
+        slots: listed.slots.into(),
     });
-    Ok(Arc::new(StaticPlacement::new(daemons.collect(), builder, StaticSettings::default())?))
+    Ok(Arc::new(StaticPlacement::new(daemons.collect(), builder, section.placement.get())?))
 }
 
 fn read(file: Option<&PathBuf>, key: &str) -> anyhow::Result<String> {

@@ -1,11 +1,18 @@
 //! The command line: what can be said, and the help that teaches it.
 
-use std::path::PathBuf;
+mod provide;
+mod timeline;
+
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fabrique_core::id::{AppName, BuildId, Revision};
+use fabrique_core::id::{AppName, BuildId, EnvironmentName, RelPath};
 use fabrique_core::time::Timestamp;
+use fabrique_operator::declared::is_cluster_apps;
+
+pub(crate) use provide::{Migrate, Secrets};
+pub(crate) use timeline::Timeline;
 
 /// Examples and exit codes under a command's help. Every help ends with them.
 macro_rules! taught {
@@ -158,15 +165,20 @@ pub(crate) enum Command {
     /// The builds of an app, or of all, newest first.
     #[command(after_help = taught!(
         "fabrique builds",
-        "fabrique builds citation -n 5";
-        "0 told, 2 no such app, 3 the bus is away"
+        "fabrique builds citation -n 5",
+        "fabrique builds citation --egress            what the newest build fetched";
+        "0 told, 2 no such app or build, 3 the bus is away"
     ))]
     Builds {
-        /// The app.
-        app: Option<AppName>,
+        /// The app, or one build.
+        #[arg(value_parser = BuildOrApp::parse, value_name = "NAME")]
+        build: Option<BuildOrApp>,
         /// How many.
         #[arg(long, short = 'n', default_value_t = 20)]
         limit: usize,
+        /// What the build fetched, from where, with what answer; of an app, the newest build.
+        #[arg(long, requires = "build")]
+        egress: bool,
     },
     /// What a build printed.
     #[command(after_help = taught!(
@@ -271,16 +283,70 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Hooks,
     },
-    /// Check the configuration, the files it names, every registration, and network policies.
+    /// Check the configuration, the files it names, every registration and declaration, and network policies.
     #[command(after_help = taught!(
-        "fabrique validate",
-        "fabrique validate --path .                             a checkout, before its push",
-        "fabrique validate --path . --registry registry:80      the same without any configuration",
+        "fabrique validate                                      all apps against the contract",
+        "fabrique validate citation                             what keeps one app from being deployed",
+        "fabrique validate --live --environment prod            and against what the cluster really has",
+        "fabrique validate --path .                             an app's own repository, without a server",
+        "fabrique validate --path .                             the same in a checkout of cluster/apps",
+        "fabrique validate --path . --registry registry:80      the latter without any configuration",
         "fabrique validate --path . --policies apps             the network policies in it as well",
         "kubectl kustomize k8s/overlays/ha | fabrique validate --policies -";
-        "0 nothing is wrong, 1 a registration or a policy is, 2 the configuration is, 3 cluster/apps cannot be read"
+        "0 nothing is wrong, 1 a registration, a declaration, an overlay or a policy is, 2 the configuration is, or there is \
+         no such app, 3 cluster/apps, a source or the cluster cannot be read, 4 the cluster refuses who asks"
     ))]
     Validate(Validate),
+    /// The files that Argo CD reads: an Application for each deployed environment, the root Application, its projects.
+    ///
+    /// They are a function of registrations, compositions and declarations at the heads of their branches, and of the
+    /// settings under `render`. What people wrote is never overwritten. An app whose dependency is absent or not ready
+    /// is not created. Without --path nothing is written: what would change is told.
+    #[command(after_help = taught!(
+        "fabrique render                                what would change",
+        "fabrique render --check                        the same for a pipeline: fails when anything would",
+        "fabrique render --path .                       write it into a checkout of cluster/apps",
+        "fabrique render --path . --remove              also remove what is not registered any more",
+        "fabrique render -o json | jq '.withheld'       what is not created, and why";
+        "0 rendered, 1 a registration or declaration is wrong, or something is stale, or with --check anything \
+         differs, 2 configuration, or no such directory, 3 cluster/apps or a source cannot be read"
+    ))]
+    Render(Render),
+    /// Apply an app's migrations to its PostgreSQL database: each once, in order, in a transaction of its own.
+    ///
+    /// The server is named by PGHOST, PGPORT, PGDATABASE, PGSSLMODE and PGSSLROOTCERT. What was applied and was edited,
+    /// moved or taken out from between others since is refused before anything is changed; a set that is only shorter than
+    /// what was applied changes nothing. A file that begins with `-- no-transaction` runs
+    /// outside of one. No configuration is read.
+    #[command(after_help = taught!(
+        "fabrique migrate --app citation --from /migrations --credentials /run/secrets/database",
+        "fabrique migrate --app citation --from sql -o json | jq .refused";
+        "0 applied, or nothing to do; 1 a file is broken, edited, moved or missing; 2 the folder or the environment is \
+         wrong; 3 the database did not answer in time; 4 it let nobody in"
+    ))]
+    Migrate(Migrate),
+    /// Bring the derived secrets of contract.yaml in line with what they are derived from.
+    ///
+    /// Each has exactly the keys of the contract. A source without one of them, or with an empty one, changes nothing.
+    #[command(after_help = taught!(
+        "fabrique secrets --dry-run",
+        "fabrique secrets --only pgvector-pg-auth",
+        "fabrique secrets --rbac fabrique/secrets > rbac.yaml     the rights that this takes";
+        "0 they are as they should be, 1 some are not (with --dry-run: would be written), 2 configuration, or no such \
+         secret, 3 Gitea or the API server is away, 4 rights are missing"
+    ))]
+    Secrets(Secrets),
+    /// The JSON Schema of a file that people write, for editors and programs.
+    #[command(after_help = taught!(
+        "fabrique schema > code-location.manifest.json",
+        "fabrique schema contract > contract.json";
+        "0 printed, 2 there is no such file"
+    ))]
+    Schema {
+        /// Which file: an app's `declaration`, or the cluster's `contract`.
+        #[arg(value_enum, default_value_t = SchemaOf::Declaration, hide_possible_values = true)]
+        of: SchemaOf,
+    },
     /// Check every peer: reachable, permitted, recent enough, set up well.
     ///
     /// Sends a test delivery through the webhook of up to two repositories to measure its delay. Changes nothing.
@@ -290,6 +356,18 @@ pub(crate) enum Command {
         "0 nothing failed (warnings are no failure), 1 a check failed, 2 configuration"
     ))]
     Doctor,
+    /// Every key of the configuration, with its value here and who says so.
+    #[command(after_help = taught!(
+        "fabrique config",
+        "fabrique config -o json | jq '.[] | select(.from != \"default\")'",
+        "fabrique config --reference         every key there is, with its default and its bounds";
+        "0 told, 2 the configuration is wrong"
+    ))]
+    Config {
+        /// Print the page of all keys instead. No configuration is read.
+        #[arg(long)]
+        reference: bool,
+    },
     /// Print a completion script for a shell.
     #[command(after_help = taught!(
         "fabrique completion bash > /etc/bash_completion.d/fabrique",
@@ -313,28 +391,34 @@ pub(crate) struct Reconcile {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Timeline {
-    /// The app.
-    pub(crate) app: AppName,
-    /// The pushed revision; the one of the newest build when it is not named.
-    #[arg(long, value_name = "REVISION")]
-    pub(crate) revision: Option<Revision>,
-    /// Look at what happened since then. Usually it begins shortly before the build.
-    #[arg(long, value_parser = parse_duration, value_name = "DURATION", conflicts_with = "pushed_at")]
-    pub(crate) since: Option<Duration>,
-    /// When `git push` returned, like 2026-08-14T09:30:00.250Z: the clock starts there.
-    #[arg(long, value_parser = parse_time, value_name = "TIME")]
-    pub(crate) pushed_at: Option<Timestamp>,
-    /// How long to wait for the end of a push that is under way.
-    #[arg(long, value_parser = parse_duration, value_name = "DURATION", default_value = "2s")]
-    pub(crate) wait: Duration,
+pub(crate) struct Render {
+    /// A checkout of cluster/apps to render, and to write what differs into.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) path: Option<PathBuf>,
+    /// Write nothing; fail when a file is not as rendered.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Also remove the Applications of what is not registered any more. Once that is pushed, Argo CD removes
+    /// everything that they deployed.
+    #[arg(long, requires = "path", conflicts_with = "check")]
+    pub(crate) remove: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// A checkout of cluster/apps to check instead of the live one; no server is asked.
+    /// Tell only what concerns this app.
+    #[arg(conflicts_with_all = ["path", "policies"])]
+    pub(crate) app: Option<AppName>,
+    /// A directory to check instead of what is live; no server is asked.
+    ///
+    /// Either a checkout of cluster/apps, known by a registration or the contract in it, or an app's own repository. Of the
+    /// latter, every code-location.manifest.yaml and the overlay in deploy/overlays/prod beside it are checked, and no
+    /// configuration is read.
     #[arg(long, value_name = "DIR")]
     pub(crate) path: Option<PathBuf>,
+    /// An overlay of an app's own repository, by its path in it, instead of those beside the declarations.
+    #[arg(long, value_name = "DIR", requires = "path")]
+    pub(crate) overlay: Vec<RelPath>,
     /// Where images may be pushed, instead of what the configuration says, which is not read then.
     #[arg(long, value_name = "HOST[/PATH]", requires = "path")]
     pub(crate) registry: Vec<String>,
@@ -344,6 +428,18 @@ pub(crate) struct Validate {
     /// overlays first. Without --path nothing else is checked, and no configuration is read.
     #[arg(long, value_name = "FILE|DIR|-")]
     pub(crate) policies: Vec<PathBuf>,
+    /// Also ask the cluster: databases, secrets' keys, storage classes, bound buckets, and what is left of everything.
+    ///
+    /// At most ten requests, with the rights that docs/declarations.md lists. The cluster is that of KUBECONFIG, or the one
+    /// that this runs in.
+    #[arg(long, conflicts_with_all = ["path", "policies"])]
+    pub(crate) live: bool,
+    /// The context of KUBECONFIG, instead of its current one.
+    #[arg(long, value_name = "CONTEXT", requires = "live")]
+    pub(crate) context: Option<String>,
+    /// Which environment of the contract the cluster is. Needed where it has several.
+    #[arg(long, value_name = "ENVIRONMENT", requires = "live")]
+    pub(crate) environment: Option<EnvironmentName>,
 }
 
 impl Validate {
@@ -354,8 +450,25 @@ impl Validate {
 
     /// Whether the configuration is a part of the question.
     pub(crate) fn needs_configuration(&self) -> bool {
-        if self.path.is_some() { self.registry.is_empty() } else { self.policies.is_empty() }
+        match &self.path {
+            Some(path) => self.registry.is_empty() && self.is_cluster_apps(path),
+            None => self.policies.is_empty(),
+        }
     }
+
+    /// Whether `path` is a checkout of cluster/apps: where images may be pushed says nothing to an app's repository.
+    pub(crate) fn is_cluster_apps(&self, path: &Path) -> bool {
+        !self.registry.is_empty() || is_cluster_apps(path)
+    }
+}
+
+/// A file that has a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// code-location.manifest.yaml
+    Declaration,
+    /// contract.yaml
+    Contract,
 }
 
 #[derive(Debug, Subcommand)]

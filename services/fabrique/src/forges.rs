@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_core::id::{BranchName, RelPath, RepoName, Revision};
 use fabrique_gitea::{Gitea, GiteaConfig, GiteaError};
 use fabrique_ports::PortResult;
-use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, StatusOutcome};
+use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, ForgeFile, StatusOutcome};
 use secrecy::SecretString;
 
 /// Clients of one server that differ in their read token.
@@ -46,8 +46,17 @@ impl Forge for Forges {
         self.reading(repo).branch_tip(repo, branch).await
     }
 
-    async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
-        self.reading(repo).has_commit(repo, revision).await
+    async fn was_pushed(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
+        self.reading(repo).was_pushed(repo, revision).await
+    }
+
+    async fn file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<ForgeFile>> {
+        self.reading(repo).file(repo, revision, path).await
     }
 
     async fn set_status(

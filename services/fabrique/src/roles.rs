@@ -9,7 +9,7 @@ use fabrique_bus::Bus;
 use fabrique_gitea::Deliveries;
 use fabrique_ports::bus::BusSetup;
 use fabrique_receiver::{Dependencies, Drained, Receiver};
-use fabrique_worker::{Ports, Worker, WorkerConfig};
+use fabrique_worker::{Bounds, Ports, Worker, WorkerConfig};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -38,7 +38,7 @@ pub(crate) async fn receiver(
     );
     let connection = bus.clone();
     let receiver = Receiver::new(
-        section.limits.clone(),
+        section.limits.get(),
         Dependencies {
             reader: Arc::new(reader),
             wakes: Arc::new(bus.clone()),
@@ -66,8 +66,8 @@ pub(crate) async fn worker(
     let bus = checked_bus(adapters, Role::Worker).await?;
     let config = worker_config(adapters);
     let builders = Builders::start(adapters, &config.name).await?;
+    builders.check().await?;
     let ports = ports(adapters, &bus, &builders);
-    check_daemons(&ports).await?;
     serve_health("worker.listen", adapters.config.worker.listen.as_deref(), &bus, metrics, &stop).await?;
     let observer = adapters.observer(Arc::new(bus.clone()));
     tracing::info!(worker = config.name, slots = ports.placement.capacity(), "working");
@@ -88,7 +88,7 @@ pub(crate) async fn reconciler(
     let section = &adapters.config.reconciler;
     serve_health("reconciler.listen", section.listen.as_deref(), &bus, metrics, &stop).await?;
     let reconciler = crate::wiring::reconciler(adapters, &bus);
-    reconciler.run_every(every.unwrap_or(adapters.config.reconciler.every), stop).await;
+    reconciler.run_every(every.unwrap_or(section.every.get()), stop).await;
     bus.close().await;
     Ok(())
 }
@@ -107,30 +107,6 @@ pub(crate) async fn all(
     );
     drop(stopping);
     result.map(drop)
-}
-
-/// Refuses to work with daemons below the version floor: what they are known to let a Dockerfile do is not to
-/// be found out by an app. One that does not answer may come up later.
-async fn check_daemons(ports: &Ports) -> anyhow::Result<()> {
-    let probes = ports.placement.daemons().into_iter().map(|daemon| async move {
-        let info = ports.builder.probe(&daemon).await;
-        (daemon, info)
-    });
-    for (daemon, info) in futures::future::join_all(probes).await {
-        match info {
-            Ok(info) if info.supported => {
-                tracing::info!(daemon = daemon.name, version = info.version, "ready")
-            }
-            Ok(info) => anyhow::bail!(
-                "the daemon {} runs BuildKit {}, and the floor is {}: upgrade it",
-                daemon.name,
-                info.version,
-                fabrique_buildkit::FLOOR
-            ),
-            Err(error) => tracing::warn!(daemon = daemon.name, %error, "does not answer yet"),
-        }
-    }
-    Ok(())
 }
 
 /// Serves health and metrics of a role that runs alone, where an address is configured.
@@ -178,7 +154,7 @@ fn ports(adapters: &Adapters, bus: &Bus, builders: &Builders) -> Ports {
         deployments: Arc::clone(&adapters.deployments) as _,
         registry: Arc::clone(&adapters.registry) as _,
         placement: Arc::clone(&builders.placement),
-        builder: Arc::clone(&builders.builder),
+        builder: Arc::clone(&builders.builder) as _,
         board: Arc::clone(&bus) as _,
         wakes: Arc::clone(&bus) as _,
         memories: Arc::clone(&bus) as _,
@@ -196,16 +172,21 @@ fn worker_config(adapters: &Adapters) -> WorkerConfig {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         format!("{}-{}-{}", host.trim(), std::process::id(), crate::ambient::ulid())
     });
-    WorkerConfig {
-        lease: section.lease,
-        looks: section.looks,
-        patience: section.patience,
-        backoff_base: section.backoff_base,
-        backoff_max: section.backoff_max,
-        grace: section.grace,
-        link: section.status_link.clone(),
-        ..WorkerConfig::named(name, adapters.apps_repo.clone())
-    }
+    let bounds = Bounds {
+        lease: section.lease.get(),
+        looks: section.looks.into(),
+        patience: section.patience.get(),
+        backoff_base: section.backoff_base.get(),
+        backoff_max: section.backoff_max.get(),
+        // The other half is left for carrying it out, and for the answer.
+        command_patience: adapters.config.nats.timeouts.get().command / 2,
+        grace: section.grace.get(),
+        pending_after: section.pending_after.get(),
+        log_flush: section.log_flush.get(),
+    };
+    let render = adapters.config.render_settings().filter(|_| adapters.config.render.enabled);
+    let (apps_repo, link) = (adapters.apps_repo.clone(), section.status_link.clone());
+    WorkerConfig { name, apps_repo, link, render, bounds }
 }
 
 async fn listen(key: &str, address: &str) -> anyhow::Result<TcpListener> {

@@ -26,6 +26,13 @@ fn try_run(cli: Cli) -> anyhow::Result<Exit> {
     let console = Console::new(cli.global.output);
     match &cli.command {
         Command::Completion { shell } => return completion(*shell),
+        Command::Schema { of } => return people::schema(console, *of),
+        Command::Config { reference: true } => return people::show_reference(console),
+        Command::Config { reference: false } => return show_configuration(console, &cli),
+        Command::Migrate(wanted) => {
+            telemetry::start(&cli.global)?;
+            return runtime()?.block_on(people::migrate(console, wanted));
+        }
         Command::Validate(wanted) if !wanted.needs_configuration() => {
             return people::validate_offline(console, wanted, None);
         }
@@ -40,14 +47,23 @@ fn try_run(cli: Cli) -> anyhow::Result<Exit> {
     {
         return people::validate_offline(console, wanted, Some(&config));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime did not start")?;
+    let runtime = runtime()?;
     let outcome = runtime.block_on(dispatch(console, cli, config));
     // A build log or an event that is still on its way is not worth hanging for.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     outcome
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the runtime did not start")
+}
+
+fn show_configuration(console: Console, cli: &Cli) -> anyhow::Result<Exit> {
+    match config::explain(cli.global.config.as_deref(), &cli.global.set) {
+        Ok(settings) => people::show_configuration(console, &settings),
+        Err(problems) => people::refuse_configuration(console, &cli.command, &problems),
+    }
 }
 
 fn completion(shell: clap_complete::Shell) -> anyhow::Result<Exit> {

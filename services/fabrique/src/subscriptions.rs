@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use fabrique_core::id::{AppName, BranchName, RelPath, RepoName};
+use fabrique_declarations::contract;
 use fabrique_gitops::Tree;
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortResult;
@@ -52,11 +53,16 @@ impl Subscriptions for RegisteredApps {
     }
 }
 
-/// The apps whose files differ: registered before, now, or both.
+/// The apps whose files differ: registered before, now, or both. What the contract says concerns all that declare
+/// something.
 fn touched(before: &Apps, now: &Apps) -> BTreeSet<AppName> {
     let changed = differing(&before.tree, &now.tree);
     let mut touched = now.registrations.touching(changed.iter().copied());
     touched.extend(before.registrations.touching(changed.iter().copied()));
+    if changed.iter().any(|path| path.as_str() == contract::FILE_NAME) {
+        let declaring = now.registrations.apps.values().filter(|app| app.source.declaration.is_some());
+        touched.extend(declaring.map(|app| app.name.clone()));
+    }
     touched
 }
 

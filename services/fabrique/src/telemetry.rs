@@ -10,7 +10,8 @@ use crate::cli::{Global, LogFormat};
 /// Starts logging. Once per process.
 pub(crate) fn start(global: &Global) -> anyhow::Result<()> {
     // The bus's client tells every connection as news; what matters of it is told by the adapter.
-    let directives = format!("async_nats=off,{}", global.log);
+    // A database tells of what a migration does, by the migration's own words.
+    let directives = format!("async_nats=off,sqlx=warn,{}", global.log);
     let filter = EnvFilter::try_new(directives).with_context(|| format!("--log {:?}", global.log))?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Colours in a file or a pipe only get in the way of whoever searches it.

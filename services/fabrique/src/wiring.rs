@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use fabrique_buildkit::{BuildkitConfig, Provenance, Tls, TlsFiles, TlsIdentity};
 use fabrique_bus::{Bus, BusConfig};
+use fabrique_core::app::RegistryCache;
 use fabrique_core::id::{BranchName, RepoName};
 use fabrique_core::policy::Policy;
 use fabrique_git::{AppsRepository, GitConfig, GitDeployments, GitHistory, Identity, ReadTokens};
@@ -76,11 +77,11 @@ impl Adapters {
     pub(crate) fn policy(&self) -> Policy {
         let worker = &self.config.worker;
         Policy {
-            max_attempts: worker.max_attempts,
-            backoff_base: worker.backoff_base,
-            backoff_max: worker.backoff_max,
-            dead_letter_rest: worker.dead_letter_rest,
-            max_supersedes: worker.max_supersedes,
+            max_attempts: worker.max_attempts.into(),
+            backoff_base: worker.backoff_base.get(),
+            backoff_max: worker.backoff_max.get(),
+            dead_letter_rest: worker.dead_letter_rest.get(),
+            max_supersedes: worker.max_supersedes.into(),
         }
     }
 
@@ -107,12 +108,15 @@ impl Adapters {
             if registry.bases.is_empty() { registry.allowed.clone() } else { registry.bases.clone() };
         config.permitted_hosts.clone_from(&section.permitted_hosts);
         config.secrets_dir.clone_from(&section.secrets_dir);
-        if let Some(silence) = section.silence {
-            config.patience.silence = silence;
-        }
+        config.patience = section.timeouts.get();
+        config.logs = section.logs.get();
         if section.provenance {
             config.provenance = Provenance::Min;
         }
+        if section.registry_cache {
+            config.cache = RegistryCache::Both;
+        }
+        config.step_processes = section.step_processes.map(Into::into);
         let tls = &section.tls;
         let identity = tls.cert_file.clone().zip(tls.key_file.clone());
         let identity = identity.map(|(cert, key)| TlsIdentity { cert, key });
@@ -129,9 +133,10 @@ impl Adapters {
         if let Some(password) = user.password.get() {
             config = config.as_user(user.user.unwrap_or_else(|| role.as_str().to_owned()), password);
         }
-        config.replicas = section.replicas;
+        config.replicas = section.replicas.into();
         config.monitoring.clone_from(&section.monitoring);
-        config.timeouts.start = section.start_timeout;
+        config.timeouts = section.timeouts.get();
+        config.limits = section.limits.get();
         config.tls.authority.clone_from(&section.tls.ca_file);
         config.tls.identity = match (&section.tls.cert_file, &section.tls.key_file) {
             (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
@@ -170,6 +175,8 @@ fn git_config(
     };
     let mut git = GitConfig::new(config.state.dir.clone(), base.clone(), apps);
     git.ca_file.clone_from(&gitea.ca_file);
+    git.timeouts = config.git.timeouts.get();
+    git.limits = config.git.limits.get();
     git.read = ReadTokens { by_org: read_tokens.clone(), default: gitea.read_token.get() };
     git
 }
@@ -188,6 +195,8 @@ fn gitea_config(config: &Config, base: Url, apps_repo: &RepoName) -> anyhow::Res
         },
         apps_repo: Some(apps_repo.clone()),
         hook_secret: receiver.next_secret.get().or(receiver.secret.get()),
+        former_hook_secret: receiver.next_secret.get().and(receiver.secret.get()),
+        timeouts: gitea.timeouts.get(),
         ..GiteaConfig::new(base)
     })
 }
@@ -204,7 +213,7 @@ fn registry_config(config: &Config) -> RegistryConfig {
         let access = Access { plain_http: section.plain_http.contains(&host), credentials: credentials() };
         (host, access)
     });
-    RegistryConfig { hosts: hosts.collect(), ..RegistryConfig::default() }
+    RegistryConfig { hosts: hosts.collect(), timeouts: section.timeouts.get() }
 }
 
 fn read_tokens(directory: &Path) -> anyhow::Result<BTreeMap<String, SecretString>> {
@@ -238,9 +247,9 @@ pub(crate) fn reconciler(adapters: &Adapters, bus: &Bus) -> Reconciler {
         events: Arc::clone(&bus) as _,
     };
     let config = fabrique_reconciler::Config {
-        concurrency: section.concurrency,
-        full_every: section.full_every,
-        lease: adapters.config.worker.lease,
+        concurrency: section.concurrency.into(),
+        full_every: section.full_every.into(),
+        lease: adapters.config.worker.lease.get(),
     };
     Reconciler::new(config, ports, adapters.observer(bus), Arc::clone(&adapters.apps), Arc::new(System))
 }

@@ -29,6 +29,8 @@ impl Git {
         let mut settings: Vec<(String, String)> = [
             ("core.hooksPath", "/dev/null"),
             ("core.fsmonitor", "false"),
+            // A clone that a power cut damaged is made again; what must last is on the forge.
+            ("core.fsync", "none"),
             ("core.useReplaceRefs", "false"),
             ("core.logAllRefUpdates", "false"),
             ("credential.helper", ""),
@@ -44,7 +46,6 @@ impl Git {
             ("protocol.http.allow", "always"),
             ("protocol.https.allow", "always"),
             ("protocol.version", "2"),
-            ("push.gpgSign", "false"),
             // Volumes are often owned by another user; whoever may write here may run fabrique anyway.
             ("safe.directory", "*"),
         ]
@@ -73,6 +74,7 @@ impl Git {
             input: Bytes::new(),
             timeout: Duration::from_secs(30),
             limit: 1 << 20,
+            literal: true,
         }
     }
 }
@@ -87,6 +89,7 @@ pub(crate) struct Call<'a> {
     input: Bytes,
     timeout: Duration,
     limit: u64,
+    literal: bool,
 }
 
 impl<'a> Call<'a> {
@@ -115,6 +118,12 @@ impl<'a> Call<'a> {
     /// At most so many bytes of output.
     pub(crate) fn limit(mut self, bytes: u64) -> Self {
         self.limit = bytes;
+        self
+    }
+
+    /// Paths may begin with `:(…)`, which says how they are meant; otherwise each is taken letter for letter.
+    pub(crate) fn pathspecs(mut self) -> Self {
+        self.literal = false;
         self
     }
 
@@ -152,13 +161,14 @@ impl<'a> Call<'a> {
         // Without a home of its own curl would look for a .netrc in the user's.
         command.env("HOME", &self.git.home).env("LC_ALL", "C");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
-        command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_LITERAL_PATHSPECS", "1");
+        let literal = if self.literal { "1" } else { "0" };
+        command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_LITERAL_PATHSPECS", literal);
         if let Some(repository) = self.repository {
             command.env("GIT_DIR", repository);
         }
         let header = self.remote.and_then(Remote::setting);
         let settings = self.git.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let header = header.as_ref().map(|(key, value)| (key.as_str(), *value));
+        let header = header.as_ref().map(|(key, value)| (key.as_str(), value.as_str()));
         let mut count = 0;
         for (key, value) in settings.chain(header) {
             command.env(format!("GIT_CONFIG_KEY_{count}"), key);
@@ -175,17 +185,12 @@ impl<'a> Call<'a> {
 pub(crate) struct Output {
     command: String,
     /// Nothing when a signal ended it.
-    pub(crate) code: Option<i32>,
+    code: Option<i32>,
     pub(crate) stdout: Bytes,
     pub(crate) stderr: String,
 }
 
 impl Output {
-    #[cfg(test)]
-    pub(crate) fn of(command: &str, code: Option<i32>, stdout: &'static str, stderr: &str) -> Self {
-        Self { command: command.to_owned(), code, stdout: Bytes::from(stdout), stderr: stderr.to_owned() }
-    }
-
     pub(crate) fn succeeded(&self) -> bool {
         self.code == Some(0)
     }

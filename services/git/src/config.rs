@@ -144,6 +144,9 @@ pub struct Timeouts {
     pub push: Duration,
     /// Tidying a clone up, in the background.
     pub tidy: Duration,
+    /// The least time between two new clones in place of one that seems damaged: what is damaged again so soon is not
+    /// damaged, but something else is wrong.
+    pub healing: Duration,
 }
 
 impl Default for Timeouts {
@@ -154,6 +157,7 @@ impl Default for Timeouts {
             clone: Duration::from_secs(600),
             push: Duration::from_secs(60),
             tidy: Duration::from_secs(600),
+            healing: Duration::from_secs(60),
         }
     }
 }

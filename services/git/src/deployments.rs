@@ -12,29 +12,41 @@ use fabrique_core::id::{RelPath, Revision};
 use fabrique_core::relation::Relation;
 use fabrique_ports::PortResult;
 use fabrique_ports::deployments::{
-    CommitFate, Deployments, NewCommit, PreparedPush, PushOutcome, Snapshot, SnapshotFile,
+    CommitFate, Deployments, NewCommit, OwnCommit, PreparedPush, PushOutcome, READ, Snapshot, SnapshotFile,
 };
+use tokio::task::JoinHandle;
 
 use crate::command::Git;
-use crate::config::GitConfig;
+use crate::config::{GitConfig, Identity};
 use crate::error::GitError;
 use crate::history::prepare_state;
 use crate::import::{Import, Known, parse};
 use crate::mirror::{Mirror, Read};
 use crate::objects::{Entry, content_of, contents, listing_bound, parse_tree};
 use crate::push;
+use crate::receive_pack::{ReceivePack, Reply};
 use crate::remote::Remote;
+use crate::report::request;
 
-/// What a snapshot holds, from the root.
-const READ: [&str; 4] = ["applications/", "apps/", "contract.yaml", "root.yaml"];
+/// The longest message that is read back, in bytes; fabrique's own are shorter.
+const MESSAGE: u64 = 16 << 10;
 
 /// Reads and writes `cluster/apps` through one clone of its branch.
 #[derive(Debug)]
 pub struct GitDeployments {
     config: GitConfig,
     mirror: Arc<Mirror>,
+    receive_pack: ReceivePack,
     newest: Mutex<Option<Cached>>,
     imports: AtomicU64,
+    packing: Mutex<Option<Packing>>,
+}
+
+/// The pack of the newest import, on its way while the caller notes what it is about to push.
+#[derive(Debug)]
+struct Packing {
+    tip: Revision,
+    pack: JoinHandle<Result<Bytes, GitError>>,
 }
 
 /// The newest snapshot, with the objects that its contents came from.
@@ -58,8 +70,10 @@ impl GitDeployments {
         let directory = config.state_dir.join("deployments").join(format!("{name}.git"));
         let refspec = format!("+{reference}:{reference}");
         let git = Git::new(&config);
-        let mirror = Mirror::new(git, apps.repo.clone(), remote, refspec, directory, &config);
-        Ok(Self { config, mirror: Arc::new(mirror), newest: Mutex::new(None), imports: AtomicU64::new(0) })
+        let receive_pack = ReceivePack::new(&config, &git, &remote)?;
+        let mirror = Arc::new(Mirror::new(git, apps.repo.clone(), remote, refspec, directory, &config));
+        let (newest, imports, packing) = (Mutex::new(None), AtomicU64::new(0), Mutex::new(None));
+        Ok(Self { config, mirror, receive_pack, newest, imports, packing })
     }
 
     fn newest(&self) -> Option<Cached> {
@@ -171,7 +185,13 @@ impl GitDeployments {
             self.remove_crash_reports();
             return Err(output.failure());
         }
-        Ok(PreparedPush { base: base.clone(), commits: parse(&output.stdout, commits.len())? })
+        let prepared = PreparedPush { base: base.clone(), commits: parse(&output.stdout, commits.len())? };
+        let packing = prepared
+            .commits
+            .last()
+            .map(|tip| Packing { tip: tip.clone(), pack: tokio::spawn(self.pack(base, tip)) });
+        *self.packing.lock().unwrap_or_else(PoisonError::into_inner) = packing;
+        Ok(prepared)
     }
 
     /// A failed import leaves a report in the clone, for whose author it is not.
@@ -185,24 +205,114 @@ impl GitDeployments {
         }
     }
 
+    async fn log(&self, head: &Revision, directory: &RelPath, most: u32) -> Result<Vec<OwnCommit>, GitError> {
+        let Identity { name, email } = &self.config.apps.identity;
+        let author = format!("--author={name} <{email}>");
+        let most_commits = format!("--max-count={most}");
+        // A .mailmap is a file like any other here: whoever writes it must not rename authors.
+        let call = self.mirror.call(&[
+            "log",
+            "-z",
+            "--no-mailmap",
+            "--no-show-signature",
+            "--encoding=UTF-8",
+            "--format=%H%n%B",
+            "--fixed-strings",
+            &author,
+            &most_commits,
+            "--end-of-options",
+            head.as_str(),
+            "--",
+            directory.as_str(),
+        ]);
+        match self.mirror.read(&[head], &call.limit(u64::from(most) * MESSAGE)).await? {
+            Read::Done(output) => parse_log(&String::from_utf8_lossy(&output.stdout)),
+            Read::Missing => Err(self.no_revision(head)),
+        }
+    }
+
+    async fn beside(
+        &self,
+        head: &Revision,
+        directory: &RelPath,
+        file: &RelPath,
+    ) -> Result<Option<Bytes>, GitError> {
+        // As the branch went: what a merge brought counts from the merge on.
+        let (others, but) = (format!(":(literal){directory}"), format!(":(exclude,literal){file}"));
+        let call = self.mirror.call(&[
+            "rev-list",
+            "--first-parent",
+            "--max-count=1",
+            "--end-of-options",
+            head.as_str(),
+            "--",
+            &others,
+            &but,
+        ]);
+        let output = match self.mirror.read(&[head], &call.pathspecs()).await? {
+            Read::Done(output) => output,
+            Read::Missing => return Err(self.no_revision(head)),
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        let commit = Revision::parse(text.trim())
+            .map_err(|error| GitError::Malformed { command: "rev-list", what: error.to_string() })?;
+        let entries = self.entries(&commit).await?;
+        let Some(entry) = entries.iter().find(|entry| &entry.path[..] == file.as_str().as_bytes()) else {
+            return Ok(None);
+        };
+        let blobs = contents(&self.mirror, &[entry]).await?;
+        content_of(entry, &blobs).map(Some)
+    }
+
     async fn push_prepared(&self, prepared: &PreparedPush) -> Result<PushOutcome, GitError> {
         let Some(tip) = prepared.commits.last() else {
             return Err(GitError::Commit("there is nothing to push".to_owned()));
         };
+        let pack = match self.packed(&prepared.base, tip).await {
+            Ok(pack) => pack,
+            // The clone was made again since: the caller reads, decides and makes the commits again.
+            Err(error) if error.may_be_damage() => return Ok(PushOutcome::Unknown(error.to_string())),
+            Err(error) => return Err(error),
+        };
         let reference = self.config.apps.branch.full_ref();
-        let lease = format!("--force-with-lease={reference}:{}", prepared.base);
-        let refspec = format!("{tip}:{reference}");
-        let mut args = vec!["push", "--porcelain", "--atomic", "--no-verify", "--no-signed"];
-        args.extend(["--no-follow-tags", "--recurse-submodules=no", &lease, "--end-of-options"]);
-        args.extend([self.mirror.remote().url(), &refspec]);
-        let _shared = self.mirror.shared().await?;
-        let call = self.mirror.call(&args).with(self.mirror.remote()).timeout(self.config.timeouts.push);
-        match call.run().await {
-            Ok(output) => push::outcome(&output),
-            Err(error @ (GitError::TimedOut { .. } | GitError::TooMuchOutput { .. })) => {
-                Ok(PushOutcome::Unknown(error.to_string()))
-            }
-            Err(error) => Err(error),
+        let request = request(&reference, &prepared.base, tip, &pack);
+        match self.receive_pack.answer(request).await? {
+            Reply::Answer(answer) => push::outcome(&answer, &reference, tip),
+            Reply::Refused(text) => Ok(PushOutcome::Refused(text)),
+            Reply::Unclear(text) => Ok(PushOutcome::Unknown(text)),
+        }
+    }
+
+    async fn packed(&self, base: &Revision, tip: &Revision) -> Result<Bytes, GitError> {
+        let under_way = self.packing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match under_way.filter(|packing| packing.tip == *tip) {
+            // An end without a result is one of the runtime.
+            Some(Packing { pack, .. }) => match pack.await {
+                Ok(pack) => pack,
+                Err(_) => self.pack(base, tip).await,
+            },
+            None => self.pack(base, tip).await,
+        }
+    }
+
+    /// The objects that a repository at `base` lacks of `tip`.
+    fn pack(
+        &self,
+        base: &Revision,
+        tip: &Revision,
+    ) -> impl Future<Output = Result<Bytes, GitError>> + Send + 'static {
+        let wanted = format!("{tip}\n^{base}\n");
+        // No snapshot could hold more than that.
+        let limit = self.config.limits.snapshot_bytes;
+        let mirror = Arc::clone(&self.mirror);
+        async move {
+            let args = ["pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q"];
+            let call = mirror.call(&args).input(wanted).limit(limit);
+            let _shared = mirror.shared().await?;
+            Ok(call.output().await?.stdout)
         }
     }
 
@@ -229,6 +339,24 @@ impl Deployments for GitDeployments {
         Ok(self.push_prepared(prepared).await?)
     }
 
+    async fn own_commits(
+        &self,
+        head: &Revision,
+        directory: &RelPath,
+        most: u32,
+    ) -> PortResult<Vec<OwnCommit>> {
+        Ok(self.mirror.healing(|| self.log(head, directory, most)).await?)
+    }
+
+    async fn when_others_changed(
+        &self,
+        head: &Revision,
+        directory: &RelPath,
+        file: &RelPath,
+    ) -> PortResult<Option<Bytes>> {
+        Ok(self.mirror.healing(|| self.beside(head, directory, file)).await?)
+    }
+
     async fn fate(&self, commit: &Revision, head: &Revision) -> PortResult<CommitFate> {
         match self.mirror.relation(commit, head).await? {
             Relation::Same | Relation::Ahead => Ok(CommitFate::OnBranch),
@@ -238,6 +366,17 @@ impl Deployments for GitDeployments {
             Relation::Unknown => Err(self.no_revision(head).into()),
         }
     }
+}
+
+fn parse_log(text: &str) -> Result<Vec<OwnCommit>, GitError> {
+    let commits = text.split('\0').map(str::trim_start).filter(|record| !record.is_empty());
+    let commits = commits.map(|record| {
+        let (commit, message) = record.split_once('\n').unwrap_or((record, ""));
+        let commit = Revision::parse(commit)
+            .map_err(|error| GitError::Malformed { command: "log", what: error.to_string() })?;
+        Ok(OwnCommit { commit, message: message.to_owned() })
+    });
+    commits.collect()
 }
 
 fn is_read(path: &RelPath) -> bool {

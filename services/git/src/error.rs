@@ -69,6 +69,9 @@ pub enum GitError {
     /// The forge is not reachable, or answers with a server error.
     #[error("the forge does not answer: {0}")]
     Unreachable(String),
+    /// The forge took the commits and could not write the branch.
+    #[error("the forge did not move the branch: {0}")]
+    NotMoved(String),
     /// The forge refuses: credentials, rights, or no such repository.
     #[error("the forge refuses: {0}")]
     Refused(String),
@@ -135,6 +138,7 @@ impl GitError {
             | GitError::Locked { .. }
             | GitError::TimedOut { .. }
             | GitError::DiskFull { .. }
+            | GitError::NotMoved(_)
             | GitError::Unreachable(_) => Fault::Transient,
             GitError::Refused(_) | GitError::NoBranch { .. } | GitError::Config { .. } => Fault::Denied,
             GitError::TooMuchOutput { .. }
@@ -157,6 +161,7 @@ impl GitError {
             GitError::State { .. } | GitError::DiskFull { .. } => {
                 Some("check the state directory's rights and free space")
             }
+            GitError::NotMoved(_) => Some("check the forge's log, disk and the rights of its repositories"),
             GitError::TooBig { .. } => Some("read a smaller directory, or raise the limit"),
             GitError::HostilePath(_) => Some("rename the file"),
             GitError::Config { .. }

@@ -55,13 +55,40 @@ impl GitHistory {
         directory: &RelPath,
     ) -> Result<Option<Vec<SourceFile>>, GitError> {
         let prefix = if directory.is_root() { String::new() } else { format!("{directory}/") };
+        let entries = self.listed(mirror, revision, &prefix).await?;
+        if entries.is_empty() && !directory.is_root() {
+            return Ok(None);
+        }
+        self.read(mirror, &entries, &prefix).await.map(Some)
+    }
+
+    async fn file(
+        &self,
+        mirror: &Mirror,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> Result<Option<SourceFile>, GitError> {
+        // Of a directory, everything below it is listed.
+        let mut entries = self.listed(mirror, revision, path.as_str()).await?;
+        entries.retain(|entry| entry.path == path.as_str());
+        Ok(self.read(mirror, &entries, "").await?.pop())
+    }
+
+    /// Everything at or below `place`, within the bounds on count and size; the whole tree when it is empty.
+    async fn listed(
+        &self,
+        mirror: &Mirror,
+        revision: &Revision,
+        place: &str,
+    ) -> Result<Vec<Entry>, GitError> {
         let mut args = vec!["ls-tree", "-r", "-z", "-l", "--full-tree", revision.as_str(), "--"];
-        if !prefix.is_empty() {
-            args.push(&prefix);
+        if !place.is_empty() {
+            args.push(place);
         }
         let limits = &self.config.limits;
         let (files, bytes) = (limits.directory_files, limits.directory_bytes);
-        let too_big = || GitError::TooBig { what: directory.to_string(), files, bytes };
+        let what = if place.is_empty() { "." } else { place.trim_end_matches('/') };
+        let too_big = || GitError::TooBig { what: what.to_owned(), files, bytes };
         let call = mirror.call(&args).limit(listing_bound(files));
         let output = match mirror.read(&[revision], &call).await {
             Ok(Read::Done(output)) => output,
@@ -73,18 +100,25 @@ impl GitHistory {
         if entries.len() > files || entries.iter().map(|entry| entry.size).sum::<u64>() > bytes {
             return Err(too_big());
         }
-        if entries.is_empty() && !directory.is_root() {
-            return Ok(None);
-        }
+        Ok(entries)
+    }
+
+    /// The entries with their contents, by path after `prefix`.
+    async fn read(
+        &self,
+        mirror: &Mirror,
+        entries: &[Entry],
+        prefix: &str,
+    ) -> Result<Vec<SourceFile>, GitError> {
         let contents = contents(mirror, &entries.iter().collect::<Vec<_>>()).await?;
         let file = |entry: &Entry| {
             let text = String::from_utf8_lossy(&entry.path);
-            let path = text.strip_prefix(&prefix).unwrap_or(&text);
+            let path = text.strip_prefix(prefix).unwrap_or(&text);
             let path =
                 RelPath::parse(path).map_err(|_| GitError::HostilePath(text.escape_debug().to_string()))?;
             Ok(SourceFile { path, kind: entry.kind, content: content_of(entry, &contents)? })
         };
-        entries.iter().map(file).collect::<Result<_, _>>().map(Some)
+        entries.iter().map(file).collect()
     }
 }
 
@@ -136,6 +170,22 @@ impl SourceHistory for GitHistory {
     ) -> PortResult<Option<Vec<SourceFile>>> {
         let mirror = self.mirror(repo);
         Ok(mirror.healing(|| self.files(&mirror, revision, directory)).await?)
+    }
+
+    async fn read_file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<SourceFile>> {
+        let mirror = self.mirror(repo);
+        Ok(mirror.healing(|| self.file(&mirror, revision, path)).await?)
+    }
+
+    async fn ancestors(&self, repo: &RepoName, head: &Revision, prefix: &str) -> PortResult<Vec<Revision>> {
+        let mirror = self.mirror(repo);
+        let ancestors = mirror.healing(|| mirror.ancestors(head, prefix)).await?;
+        Ok(ancestors.ok_or_else(|| no_revision(&mirror, head))?)
     }
 }
 

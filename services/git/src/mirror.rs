@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fabrique_core::id::{RepoName, Revision};
 use fabrique_core::relation::Relation;
@@ -17,10 +17,12 @@ use crate::error::GitError;
 use crate::lock::{Lock, Mode};
 use crate::remote::Remote;
 
-/// A clone that is damaged again so soon is not damaged: something else is wrong.
-const BETWEEN_HEALINGS: Duration = Duration::from_secs(60);
 /// The commit that was fetched last by its id alone.
 const PREFETCHED: &str = "refs/fabrique/prefetched";
+/// How many of the newest ancestors are told.
+const NEWEST: usize = 5;
+/// How many objects of one beginning are looked at: with seven digits there are a few in the largest repository.
+const CANDIDATES: usize = 64;
 /// How long a commit that no branch holds any more is kept: after a force push it is still deployed.
 const KEEP_LOST: &str = "--prune=30.days.ago";
 
@@ -79,10 +81,6 @@ impl Mirror {
 
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
-    }
-
-    pub(crate) fn remote(&self) -> &Remote {
-        &self.remote
     }
 
     /// A call of git in this clone. [`Mirror::shared`] must be held while it runs.
@@ -197,6 +195,35 @@ impl Mirror {
         let paths: Vec<String> =
             paths.take(bound + 1).map(|path| String::from_utf8_lossy(path).into_owned()).collect();
         Ok((paths.len() <= bound).then_some(paths))
+    }
+
+    /// The ancestors of `head` whose ids begin with `prefix`, and its newest ones; nothing when the forge lacks `head`.
+    /// Git looks the beginning up in its index of objects, so that nothing is walked but the way to a candidate.
+    pub(crate) async fn ancestors(
+        &self,
+        head: &Revision,
+        prefix: &str,
+    ) -> Result<Option<Vec<Revision>>, GitError> {
+        let newest = format!("--max-count={NEWEST}");
+        let call = self.call(&["rev-list", &newest, "--end-of-options", head.as_str(), "--"]);
+        let Read::Done(newest) = self.read(&[head], &call).await? else { return Ok(None) };
+        let named = {
+            let _shared = self.shared().await?;
+            self.call(&["rev-parse", &format!("--disambiguate={prefix}")]).output().await?
+        };
+        let candidates = revisions(&named.stdout);
+        let candidates: Vec<&Revision> = candidates.iter().take(CANDIDATES).collect();
+        let no_commits = if candidates.is_empty() { Vec::new() } else { self.absent(&candidates).await? };
+        let mut ancestors = Vec::new();
+        for candidate in candidates.into_iter().filter(|candidate| !no_commits.contains(candidate)) {
+            if matches!(self.try_relation(candidate, head).await?, Relation::Same | Relation::Ahead) {
+                ancestors.push(candidate.clone());
+            }
+        }
+        let newest = revisions(&newest.stdout).into_iter().filter(|one| !ancestors.contains(one));
+        let newest: Vec<Revision> = newest.collect();
+        ancestors.extend(newest);
+        Ok(Some(ancestors))
     }
 
     /// Fetches those revisions that the clone lacks. Whether all of them are there then.
@@ -327,7 +354,7 @@ impl Mirror {
 
     fn may_heal(&self, error: &GitError) -> bool {
         let healed = self.healed.lock().unwrap_or_else(PoisonError::into_inner);
-        error.may_be_damage() && healed.is_none_or(|at| at.elapsed() > BETWEEN_HEALINGS)
+        error.may_be_damage() && healed.is_none_or(|at| at.elapsed() > self.timeouts.healing)
     }
 
     /// Throws the clone away.
@@ -371,6 +398,11 @@ impl Mirror {
         let call = self.call(&["gc", "--quiet", "--cruft", KEEP_LOST]);
         call.timeout(self.timeouts.tidy).output().await.map(drop)
     }
+}
+
+/// The ids that git wrote, one a line.
+fn revisions(output: &[u8]) -> Vec<Revision> {
+    String::from_utf8_lossy(output).lines().filter_map(|line| Revision::parse(line).ok()).collect()
 }
 
 fn names(directory: &Path) -> Vec<OsString> {

@@ -1,175 +1,161 @@
-//! What a push came to, from `git push --porcelain`.
+//! What a push came to, from the report of the forge's git.
 
+use fabrique_core::id::Revision;
 use fabrique_ports::deployments::PushOutcome;
 
-use crate::command::{Answer, Output, answer, shown};
+use crate::command::shown;
 use crate::error::GitError;
+use crate::report::Report;
 
-/// A moved branch, in the words of this git and of the one behind the forge: the lease, the update of the
-/// reference, or the lock on it.
-const MOVED: [&str; 7] = [
-    "stale info",
-    "fetch first",
-    "non-fast-forward",
-    "needs force",
+/// A moved branch, in the words of git: the update of the reference, or the lock on it.
+const MOVED: [&str; 6] = [
     "incorrect old value provided",
+    // What it builds on went away, after a reset.
+    "missing necessary objects",
     "cannot lock ref",
     "failed to lock",
+    "reference does not exist",
+    "non-fast-forward",
 ];
 /// A hook's or the server's no, after which the branch is certainly where it was.
 const NO: [&str; 4] = ["hook declined", "protected", "prohibited", "denied"];
 
-/// Reads the outcome of pushing one branch.
+/// Reads the answer to the push of one branch to `tip`.
 ///
 /// # Errors
-/// When it is certain that nothing arrived and that waiting may help: the forge was not reached, or failed
-/// inside before it looked at the push.
-pub(crate) fn outcome(output: &Output) -> Result<PushOutcome, GitError> {
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let line = stdout.lines().find_map(Line::parse);
-    match line {
-        Some(Line { flag: '!', reason }) => Ok(refused(&reason, &output.stderr)?),
-        Some(Line { flag: ' ' | '=' | '*', .. }) if output.succeeded() => Ok(PushOutcome::Pushed),
-        Some(_) => Ok(PushOutcome::Unknown(shown(&output.stderr))),
-        None => without_line(output),
+/// When it is certain that the branch was not moved and that waiting may help: the forge failed inside, before it
+/// looked at the push or when it wrote the branch.
+pub(crate) fn outcome(answer: &[u8], reference: &str, tip: &Revision) -> Result<PushOutcome, GitError> {
+    let report = match Report::parse(answer, reference) {
+        Ok(report) => report,
+        Err(why) => return Ok(PushOutcome::Unknown(why.to_owned())),
+    };
+    let said = words(&report.said);
+    let unpacked = report.unpack.as_deref().unwrap_or("no report");
+    match report.branch {
+        Some(Ok(())) => Ok(PushOutcome::Pushed),
+        // The forge could not take the objects: for want of space, or of what they build on after a reset.
+        _ if unpacked != "ok" => Ok(PushOutcome::Unknown(shown(&format!("{unpacked}\n{said}")))),
+        Some(Err(reason)) => refused(&reason, &said, tip),
+        None => Ok(PushOutcome::Unknown(shown(&format!("no word about the branch\n{said}")))),
     }
 }
 
-/// A branch's line: `<flag>TAB<from>:<to>TAB<summary> (<reason>)`.
-struct Line {
-    flag: char,
-    reason: String,
-}
-
-impl Line {
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.splitn(3, '\t');
-        let (flag, refs, summary) = (fields.next()?, fields.next()?, fields.next()?);
-        let mut flag = flag.chars();
-        let (Some(flag), None, true) = (flag.next(), flag.next(), refs.contains(':')) else { return None };
-        Some(Self { flag, reason: summary.to_owned() })
-    }
-}
-
-fn refused(reason: &str, stderr: &str) -> Result<PushOutcome, GitError> {
-    let said = remote_words(stderr);
+fn refused(reason: &str, said: &str, tip: &Revision) -> Result<PushOutcome, GitError> {
     let moved = |text: &str| MOVED.iter().any(|words| text.contains(words));
-    if moved(reason) {
-        Ok(PushOutcome::Moved)
-    } else if NO.iter().any(|words| reason.contains(words)) {
+    if NO.iter().any(|words| reason.contains(words)) {
         // Gitea's hook asks Gitea itself; when that fails the hook declines as well.
         if said.to_ascii_lowercase().contains("internal server") {
-            return Err(GitError::Unreachable(said));
+            return Err(GitError::Unreachable(shown(said)));
         }
-        Ok(PushOutcome::Refused(if said.is_empty() { shown(reason) } else { said }))
-    } else if moved(&said) {
-        // With --atomic the line says "atomic transaction failed", and only the other side says of what. By then it
-        // has the commit's objects, so that asking whether the commit is there would mislead.
+        let text = if said.is_empty() { reason } else { said };
+        Ok(PushOutcome::Refused(shown(text)))
+    } else if said.contains(&format!("is at {tip}")) {
+        // Somebody on the way sent the request twice, and this is the answer to the second.
+        Ok(PushOutcome::Pushed)
+    } else if moved(reason) || moved(said) {
+        // With `atomic` the reason is "atomic transaction failed", and only the messages say of what. By then the
+        // forge has the commit's objects, so that asking whether the commit is there would mislead.
         Ok(PushOutcome::Moved)
     } else {
-        Ok(PushOutcome::Unknown(shown(&format!("{reason}\n{stderr}"))))
+        // Nothing of ours is on the branch, though the forge has the objects by now: no question for `read back`.
+        Err(GitError::NotMoved(shown(&format!("{reason}\n{said}"))))
     }
 }
 
-/// No word about the branch: the conversation ended early, and how early decides.
-fn without_line(output: &Output) -> Result<PushOutcome, GitError> {
-    let said = shown(&output.stderr);
-    // Git says "unable to access" of its first request only, which writes nothing.
-    let asked_only = output.stderr.lines().any(|line| line.starts_with("fatal: unable to access"));
-    match answer(&output.stderr) {
-        Answer::Refused => Ok(PushOutcome::Refused(said)),
-        Answer::Unreachable if asked_only => Err(GitError::Unreachable(said)),
-        Answer::Unreachable | Answer::DiskFull | Answer::Other => Ok(PushOutcome::Unknown(said)),
-    }
-}
-
-/// What the forge itself says, without git's words around it.
-fn remote_words(stderr: &str) -> String {
-    let lines = stderr.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim);
-    let words = lines.map(|line| line.strip_prefix("error:").unwrap_or(line).trim());
-    let text = words.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
-    if text.is_empty() { text } else { shown(&text) }
+/// What was said, line by line and without git's mark of an error.
+fn words(said: &str) -> String {
+    let lines = said.split(['\n', '\r']).map(str::trim);
+    let lines = lines.map(|line| line.strip_prefix("error:").unwrap_or(line).trim());
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::answer;
 
-    fn ended(code: i32, stdout: &'static str, stderr: &str) -> Result<PushOutcome, GitError> {
-        outcome(&Output::of("push", Some(code), stdout, stderr))
+    const MAIN: &str = "refs/heads/main";
+
+    fn tip() -> Revision {
+        Revision::parse(&"2".repeat(40)).unwrap()
     }
 
-    fn line(summary: &str) -> String {
-        format!("To http://forge/a.git\n!\tabc:refs/heads/main\t{summary}\nDone\n")
+    fn answered(lines: &[&str], said: &str) -> Result<PushOutcome, GitError> {
+        outcome(&answer(lines, said, 30), MAIN, &tip())
+    }
+
+    /// The branch was not moved, for this reason.
+    fn declined(reason: &str, said: &str) -> Result<PushOutcome, GitError> {
+        answered(&["unpack ok", &format!("ng {MAIN} {reason}")], said)
     }
 
     #[test]
     fn an_accepted_push_is_pushed() {
-        let stdout = "To http://forge/a.git\n \tabc:refs/heads/main\t111..222\nDone\n";
-        assert_eq!(ended(0, stdout, "").unwrap(), PushOutcome::Pushed);
-        let stdout = "To http://forge/a.git\n=\tabc:refs/heads/main\t[up to date]\nDone\n";
-        assert_eq!(ended(0, stdout, "").unwrap(), PushOutcome::Pushed);
+        let outcome = answered(&["unpack ok", "ok refs/heads/main"], "remote words").unwrap();
+        assert_eq!(outcome, PushOutcome::Pushed);
+        let twice = format!("error: cannot lock ref '{MAIN}': is at {} but expected 1", tip());
+        assert_eq!(declined("atomic transaction failed", &twice).unwrap(), PushOutcome::Pushed);
     }
 
     #[test]
     fn every_way_to_lose_a_race_is_moved() {
-        for summary in [
-            "[rejected] (stale info)",
-            "[rejected] (fetch first)",
-            "[rejected] (non-fast-forward)",
-            "[remote rejected] (incorrect old value provided)",
-            "[remote rejected] (cannot lock ref 'refs/heads/main': is at 1 but expected 2)",
-            "[remote rejected] (failed to lock)",
+        for reason in [
+            "incorrect old value provided",
+            "failed to lock",
+            "reference does not exist",
+            "missing necessary objects",
+            "cannot lock ref 'x'",
         ] {
-            let stdout: &'static str = line(summary).leak();
-            assert_eq!(ended(1, stdout, "").unwrap(), PushOutcome::Moved, "{summary}");
+            assert_eq!(declined(reason, "").unwrap(), PushOutcome::Moved, "{reason}");
         }
-    }
-
-    #[test]
-    fn a_race_that_is_lost_inside_the_atomic_update_is_moved() {
-        let stdout: &'static str = line("[remote rejected] (atomic transaction failed)").leak();
-        let lock =
-            "remote: error: cannot lock ref 'refs/heads/main': is at 1 but expected 2\nerror: failed to push";
-        assert_eq!(ended(1, stdout, lock).unwrap(), PushOutcome::Moved);
-        let outcome = ended(1, stdout, "remote: error: something else").unwrap();
-        assert!(matches!(outcome, PushOutcome::Unknown(_)), "{outcome:?}");
+        for reason in ["atomic transaction failed", "failed to update ref"] {
+            let lock = "error: cannot lock ref 'refs/heads/main': is at 1 but expected 2\n";
+            assert_eq!(declined(reason, lock).unwrap(), PushOutcome::Moved, "{reason}");
+        }
     }
 
     #[test]
     fn a_hooks_no_is_told_in_the_forges_words() {
-        let stdout: &'static str = line("[remote rejected] (pre-receive hook declined)").leak();
-        let stderr =
-            "remote: \nremote: Gitea: Not allowed to push to protected branch main\nremote: \nerror: failed";
+        let hook = "pre-receive hook declined";
+        let said = "\nGitea: Not allowed to push to protected branch main\n\n";
         let text = "Gitea: Not allowed to push to protected branch main".to_owned();
-        assert_eq!(ended(1, stdout, stderr).unwrap(), PushOutcome::Refused(text));
-        let stderr = "remote: error:\nremote: error: User permission denied for writing.\nremote: error:";
+        assert_eq!(declined(hook, said).unwrap(), PushOutcome::Refused(text));
+        let said = "error:\nerror: User permission denied for writing.\nerror:\n";
         let text = "User permission denied for writing.".to_owned();
-        assert_eq!(ended(1, stdout, stderr).unwrap(), PushOutcome::Refused(text));
-        let broken = ended(1, stdout, "remote: Gitea: Internal Server Connection Error");
+        assert_eq!(declined(hook, said).unwrap(), PushOutcome::Refused(text));
+        assert_eq!(declined(hook, "").unwrap(), PushOutcome::Refused(hook.to_owned()));
+        let broken = declined(hook, "Gitea: Internal Server Connection Error");
         assert!(matches!(broken, Err(GitError::Unreachable(_))), "{broken:?}");
     }
 
     #[test]
-    fn what_is_unclear_is_unknown() {
-        for (stdout, stderr) in [
-            ("", "fatal: the remote end hung up unexpectedly"),
-            ("", "error: RPC failed; HTTP 502 curl 22 The requested URL returned error: 502"),
-            (line("[remote rejected] (failed to update ref)").leak() as &str, ""),
-            (line("[remote failure] (remote failed to report status)").leak(), ""),
-            ("To x\n \tabc:refs/heads/main\t111..222\n", "fatal: broken pipe"),
-            ("", ""),
-        ] {
-            let outcome = ended(1, stdout, stderr);
-            assert!(matches!(outcome, Ok(PushOutcome::Unknown(_))), "{stdout} {stderr}: {outcome:?}");
+    fn a_forge_that_could_not_write_the_branch_did_not() {
+        for (reason, said) in
+            [("failed to update ref", ""), ("atomic transaction failed", "error: something else")]
+        {
+            let outcome = declined(reason, said);
+            assert!(matches!(outcome, Err(GitError::NotMoved(_))), "{reason}: {outcome:?}");
         }
     }
 
     #[test]
-    fn a_forge_that_was_not_reached_is_a_passing_fault() {
-        let stderr = "fatal: unable to access 'http://x/': Failed to connect to x port 80";
-        assert!(matches!(ended(128, "", stderr), Err(GitError::Unreachable(_))));
-        let stderr = "fatal: unable to access 'http://x/': The requested URL returned error: 403";
-        assert!(matches!(ended(128, "", stderr), Ok(PushOutcome::Refused(_))));
+    fn what_is_unclear_is_unknown() {
+        for (lines, said) in [
+            (
+                &["unpack index-pack abnormal exit", "ng refs/heads/main unpacker error"][..],
+                "fatal: no space",
+            ),
+            (&["unpack ok"], ""),
+            (&[], "fatal: something"),
+            (&[], ""),
+        ] {
+            let outcome = answered(lines, said);
+            assert!(matches!(outcome, Ok(PushOutcome::Unknown(_))), "{lines:?} {said}: {outcome:?}");
+        }
+        let unpacker = answered(&["unpack index-pack abnormal exit", "ng x y"], "fatal: no space\n").unwrap();
+        assert_eq!(unpacker, PushOutcome::Unknown("index-pack abnormal exit; fatal: no space".to_owned()));
+        let html = outcome(b"<html>", MAIN, &tip());
+        assert!(matches!(html, Ok(PushOutcome::Unknown(_))), "{html:?}");
     }
 }

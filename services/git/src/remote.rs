@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabrique_core::id::RepoName;
+use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
@@ -12,18 +13,19 @@ pub(crate) struct Remote {
     url: String,
     /// The forge's base URL: git sends the header to nothing outside it.
     scope: String,
-    header: Option<SecretString>,
+    /// The header's value.
+    authorization: Option<SecretString>,
 }
 
 impl Remote {
     /// The repository below the base URL. Gitea takes a token as the password of any user.
     pub(crate) fn new(base: &Url, repo: &RepoName, token: Option<&SecretString>) -> Self {
         let scope = format!("{}/", base.as_str().trim_end_matches('/'));
-        let header = token.map(|token| {
+        let authorization = token.map(|token| {
             let credentials = STANDARD.encode(format!("fabrique:{}", token.expose_secret()));
-            SecretString::from(format!("Authorization: Basic {credentials}"))
+            SecretString::from(format!("Basic {credentials}"))
         });
-        Self { url: format!("{scope}{}/{}.git", repo.org(), repo.name()), scope, header }
+        Self { url: format!("{scope}{}/{}.git", repo.org(), repo.name()), scope, authorization }
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -31,9 +33,16 @@ impl Remote {
     }
 
     /// The setting that makes git send the header, if there is one.
-    pub(crate) fn setting(&self) -> Option<(String, &str)> {
-        let header = self.header.as_ref()?;
-        Some((format!("http.{}.extraHeader", self.scope), header.expose_secret()))
+    pub(crate) fn setting(&self) -> Option<(String, String)> {
+        let value = self.authorization.as_ref()?.expose_secret();
+        Some((format!("http.{}.extraHeader", self.scope), format!("Authorization: {value}")))
+    }
+
+    /// The header's value for a request of our own, marked so that nobody shows it.
+    pub(crate) fn authorization(&self) -> Option<HeaderValue> {
+        let mut value = HeaderValue::try_from(self.authorization.as_ref()?.expose_secret()).ok()?;
+        value.set_sensitive(true);
+        Some(value)
     }
 }
 
@@ -50,7 +59,8 @@ mod tests {
         let (key, value) = remote.setting().unwrap();
         assert_eq!(key, "http.https://gitea.example.org/git/.extraHeader");
         assert_eq!(value, format!("Authorization: Basic {}", STANDARD.encode("fabrique:s3cret")));
-        let shown = format!("{remote:?}");
+        assert_eq!(remote.authorization().unwrap(), value.strip_prefix("Authorization: ").unwrap());
+        let shown = format!("{remote:?} {:?}", remote.authorization());
         assert!(!shown.contains("s3cret") && !shown.contains(&STANDARD.encode("fabrique:s3cret")), "{shown}");
     }
 
@@ -59,5 +69,6 @@ mod tests {
         let base = Url::parse("http://127.0.0.1:3000").unwrap();
         let remote = Remote::new(&base, &RepoName::parse("a/b").unwrap(), None);
         assert_eq!((remote.url(), remote.setting()), ("http://127.0.0.1:3000/a/b.git", None));
+        assert_eq!(remote.authorization(), None);
     }
 }

@@ -6,6 +6,8 @@
 mod forge;
 #[path = "live/local.rs"]
 mod local;
+#[path = "live/pushes.rs"]
+mod pushes;
 #[path = "live/support.rs"]
 mod support;
 #[path = "live/trouble.rs"]

@@ -44,8 +44,8 @@ impl Gitea {
         };
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("fabrique/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(config.connect_timeout)
-            .timeout(config.request_timeout)
+            .connect_timeout(config.timeouts.connect)
+            .timeout(config.timeouts.request)
             .pool_idle_timeout(IDLE_CONNECTION)
             .redirect(Policy::none())
             .no_proxy();
@@ -103,6 +103,8 @@ impl Gitea {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.once(purpose, &method, url.clone(), body)?.send().await.map_err(no_answer)?;
             let status = response.status();
+            let object =
+                response.headers().get(OBJECT).and_then(|kind| kind.to_str().ok()).map(str::to_owned);
             if status.is_redirection() {
                 match self.redirected(&url, &response) {
                     Some(next) => url = next,
@@ -115,7 +117,7 @@ impl Gitea {
                 return Err(GiteaError::Unreadable { request, problem });
             };
             let with_token = self.config.tokens.of(purpose).is_some();
-            return Ok(Answer { request, status, body, purpose, with_token });
+            return Ok(Answer { request, status, body, purpose, with_token, object });
         }
         Err(GiteaError::RedirectedAway { request })
     }
@@ -200,9 +202,24 @@ pub(crate) struct Answer {
     body: Vec<u8>,
     purpose: Purpose,
     with_token: bool,
+    /// What Gitea says of the file that it sends.
+    object: Option<String>,
 }
 
+/// The header in which it says so: `file` or `symlink`.
+const OBJECT: &str = "x-gitea-object-type";
+
 impl Answer {
+    /// Whether it is about a symbolic link.
+    pub(crate) fn is_link(&self) -> bool {
+        self.object.as_deref() == Some("symlink")
+    }
+
+    /// The body as it came.
+    pub(crate) fn content(self) -> Vec<u8> {
+        self.body
+    }
+
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, GiteaError> {
         serde_json::from_slice(&self.body).map_err(|error| self.unreadable(&error))
     }

@@ -90,17 +90,31 @@ pub struct GiteaConfig {
     pub apps_repo: Option<RepoName>,
     /// The secret that webhooks made here sign with: the newest of those that the receiver accepts.
     pub hook_secret: Option<SecretString>,
+    /// The one that they signed with before, while secrets are rotated: hooks made with it are recognised.
+    pub former_hook_secret: Option<SecretString>,
     /// Certificates in PEM to trust instead of the system's, for a forge with an authority of its own.
     pub authority: Option<Vec<u8>>,
-    /// The longest that a connection may take.
-    pub connect_timeout: Duration,
-    /// The longest that one request may take, connection and body included.
-    pub request_timeout: Duration,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+}
+
+/// How long requests may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Until there is a connection.
+    pub connect: Duration,
+    /// A request as a whole, connection and body included.
+    pub request: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(3), request: Duration::from_secs(10) }
+    }
 }
 
 impl GiteaConfig {
-    /// The configuration for a server, without tokens and with the usual timeouts: 3 s to connect, 10 s for
-    /// a request.
+    /// The configuration for a server, without tokens and with the usual timeouts.
     #[must_use]
     pub fn new(base_url: Url) -> Self {
         Self {
@@ -108,9 +122,9 @@ impl GiteaConfig {
             tokens: Tokens::default(),
             apps_repo: None,
             hook_secret: None,
+            former_hook_secret: None,
             authority: None,
-            connect_timeout: Duration::from_secs(3),
-            request_timeout: Duration::from_secs(10),
+            timeouts: Timeouts::default(),
         }
     }
 }

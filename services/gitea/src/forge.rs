@@ -1,9 +1,11 @@
 //! Heads and commit statuses.
 
 use async_trait::async_trait;
-use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_core::id::{BranchName, RelPath, RepoName, Revision};
 use fabrique_ports::PortResult;
-use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, StatusOutcome, StatusState};
+use fabrique_ports::forge::{
+    BranchHead, BranchTip, CommitStatus, Forge, ForgeFile, StatusOutcome, StatusState,
+};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
@@ -13,6 +15,8 @@ use crate::config::Purpose;
 use crate::error::GiteaError;
 use crate::text::one_line;
 
+/// How far back pushes are looked through: whoever asks pushed a moment ago.
+const ACTIVITIES: &str = "50";
 /// The most characters of a status description that Gitea keeps.
 const DESCRIPTION_LIMIT: usize = 255;
 
@@ -56,6 +60,39 @@ struct TouchedFile {
     filename: String,
 }
 
+#[derive(Deserialize)]
+struct Activity {
+    op_type: String,
+    /// JSON again, for pushes.
+    #[serde(default)]
+    content: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Pushed {
+    #[serde(default)]
+    commits: Vec<PushedCommit>,
+    head_commit: Option<PushedCommit>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct PushedCommit {
+    sha1: String,
+}
+
+impl Activity {
+    /// Whether it is a push with this commit among its newest.
+    fn brought(&self, revision: &Revision) -> bool {
+        if self.op_type != "commit_repo" {
+            return false;
+        }
+        let Ok(Pushed { commits, head_commit }) = serde_json::from_str(&self.content) else { return false };
+        head_commit.iter().chain(&commits).any(|commit| commit.sha1 == revision.as_str())
+    }
+}
+
 #[async_trait]
 impl Forge for Gitea {
     async fn branch_head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
@@ -66,8 +103,17 @@ impl Forge for Gitea {
         Ok(self.read_tip(repo, branch).await?)
     }
 
-    async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
-        Ok(self.knows(self.reading(repo), repo, revision).await?)
+    async fn was_pushed(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
+        Ok(self.tells_of_push(repo, revision).await?)
+    }
+
+    async fn file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<ForgeFile>> {
+        Ok(self.read_file(repo, revision, path).await?)
     }
 
     async fn set_status(
@@ -142,6 +188,39 @@ impl Gitea {
             StatusCode::OK => Ok(true),
             StatusCode::NOT_FOUND if self.sees(purpose, repo).await? => Ok(false),
             StatusCode::NOT_FOUND => Err(GiteaError::NoRepository { repo: repo.to_string(), purpose }),
+            _ => Err(answer.refused()),
+        }
+    }
+
+    /// Gitea's activity lists the pushes of each repository, newest first, after they moved a branch.
+    async fn tells_of_push(&self, repo: &RepoName, revision: &Revision) -> Result<bool, GiteaError> {
+        let purpose = self.reading(repo);
+        if !self.knows(purpose, repo, revision).await? {
+            return Ok(false);
+        }
+        let path = Path::repo(repo).then(["activities", "feeds"]).query("limit", ACTIVITIES);
+        let answer = self.get(purpose, &path).await?;
+        if answer.status != StatusCode::OK {
+            return Err(answer.refused());
+        }
+        let activities: Vec<Activity> = answer.json()?;
+        Ok(activities.iter().any(|activity| activity.brought(revision)))
+    }
+
+    async fn read_file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> Result<Option<ForgeFile>, GiteaError> {
+        let path =
+            Path::repo(repo).then(["raw"]).then(path.as_str().split('/')).query("ref", revision.as_str());
+        let answer = self.get(self.reading(repo), &path).await?;
+        match answer.status {
+            // Of a link the content is where it leads.
+            StatusCode::OK if answer.is_link() => Ok(Some(ForgeFile::Elsewhere)),
+            StatusCode::OK => Ok(Some(ForgeFile::Content(answer.content()))),
+            StatusCode::NOT_FOUND => Ok(None),
             _ => Err(answer.refused()),
         }
     }

@@ -4,6 +4,10 @@
 //! secret in their name (Gitea 1.26 and later); a hook with another mark, or with none, is replaced, so that
 //! a rotated secret reaches every repository. A server that knows no names leaves the secret in doubt, and
 //! the hook is left alone.
+//!
+//! A hook is ours when it delivers to the wanted URL, or when its name is the mark of a secret of ours, wherever it
+//! delivers to: that is how one is found again whose URL was changed here. The mark of another secret is another
+//! installation's, and whoever else has a webhook has no mark at all.
 
 use async_trait::async_trait;
 use fabrique_core::id::RepoName;
@@ -100,8 +104,10 @@ impl Gitea {
             return Err(GiteaError::Configuration("no webhook secret is configured".to_owned()));
         };
         let mark = mark(secret);
+        let former = self.config().former_hook_secret.as_ref().map(self::mark);
+        let marks = Marks { now: &mark, former: former.as_deref() };
         let Some(found) = self.list(repo).await? else { return Ok(HookOutcome::NoRepository) };
-        match plan(&found, wanted, &mark) {
+        match plan(&found, wanted, marks) {
             Plan::Leave => Ok(HookOutcome::Present),
             Plan::Create => {
                 if !dry_run {
@@ -216,24 +222,44 @@ fn hook_path(repo: &RepoName, id: i64) -> Path {
     Path::repo(repo).then(["hooks", &id.to_string()])
 }
 
-fn plan(found: &[Found], wanted: &WantedHook, mark: &str) -> Plan {
-    let mut ours: Vec<(Differences, i64)> = found
+/// The names of our hooks.
+#[derive(Debug, Clone, Copy)]
+struct Marks<'a> {
+    /// Of those that are made now.
+    now: &'a str,
+    /// Of those that were made before the secret was rotated.
+    former: Option<&'a str>,
+}
+
+impl Marks<'_> {
+    fn are_on(&self, hook: &Found) -> bool {
+        hook.name.as_deref().is_some_and(|name| name == self.now || Some(name) == self.former)
+    }
+}
+
+fn plan(found: &[Found], wanted: &WantedHook, marks: Marks<'_>) -> Plan {
+    let mut ours: Vec<(Differences, &Found)> = found
         .iter()
-        .filter(|hook| same_url(&hook.config.url, &wanted.url))
-        .map(|hook| (Differences::between(hook, wanted, mark), hook.id))
+        .filter(|hook| same_url(&hook.config.url, &wanted.url) || marks.are_on(hook))
+        .map(|hook| (Differences::between(hook, wanted, marks.now), hook))
         .collect();
-    ours.sort_by_key(|(differences, id)| (differences.replace, differences.texts.len(), *id));
+    ours.sort_by_key(|(differences, hook)| (differences.replace, differences.texts.len(), hook.id));
     let mut ours = ours.into_iter();
-    let Some((Differences { replace, mut texts }, keep)) = ours.next() else { return Plan::Create };
+    let Some((Differences { replace, mut texts }, kept)) = ours.next() else { return Plan::Create };
     let edit = !texts.is_empty();
-    let remove: Vec<i64> = ours.map(|(_, id)| id).collect();
-    match remove.len() {
-        0 if !edit => return Plan::Leave,
+    let (here, elsewhere): (Vec<&Found>, Vec<&Found>) =
+        ours.map(|(_, hook)| hook).partition(|hook| same_url(&hook.config.url, &wanted.url));
+    match here.len() {
         0 => {}
         1 => texts.push("there was a second one".to_owned()),
         more => texts.push(format!("there were {more} more of it")),
     }
-    Plan::Repair { keep, replace, edit, remove, differences: texts }
+    texts.extend(elsewhere.iter().map(|hook| format!("an old one delivered to {}", shown(&hook.config.url))));
+    if texts.is_empty() {
+        return Plan::Leave;
+    }
+    let remove = here.into_iter().chain(elsewhere).map(|hook| hook.id).collect();
+    Plan::Repair { keep: kept.id, replace, edit, remove, differences: texts }
 }
 
 /// How a hook differs from the wanted one.
@@ -254,6 +280,9 @@ impl Differences {
         if hook.name.as_deref().is_some_and(|name| name != mark) {
             texts.push("its secret may have been another".to_owned());
             replace = true;
+        }
+        if !same_url(&hook.config.url, &wanted.url) {
+            texts.push(format!("it delivered to {}", shown(&hook.config.url)));
         }
         if !hook.active {
             texts.push("it was switched off".to_owned());
@@ -287,6 +316,13 @@ fn same_url(one: &str, other: &str) -> bool {
         || matches!((url::Url::parse(one), url::Url::parse(other)), (Ok(one), Ok(other)) if one == other)
 }
 
+/// A URL without what may be secret in it.
+fn shown(url: &str) -> String {
+    let address =
+        url::Url::parse(url).ok().map(|url| format!("{}{}", url.origin().ascii_serialization(), url.path()));
+    escaped(address.as_deref().unwrap_or("an address that is no URL"), 200)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,13 +347,14 @@ mod tests {
     }
 
     fn planned(found: &[Found]) -> Plan {
-        plan(found, &wanted(), "fabrique 00000000")
+        plan(found, &wanted(), Marks { now: "fabrique 00000000", former: Some("fabrique ffffffff") })
     }
 
     #[test]
     fn a_good_hook_is_left_alone_beside_foreign_ones() {
         let mut foreign = good(1);
         foreign.config.url = "http://argocd/api/webhook".to_owned();
+        foreign.name = Some("argocd".to_owned());
         foreign.active = false;
         assert_eq!(planned(&[foreign.clone(), good(2)]), Plan::Leave);
         assert_eq!(planned(&[foreign]), Plan::Create);
@@ -352,6 +389,45 @@ mod tests {
         ] {
             assert!(matches!(planned(&[hook]), Plan::Repair { keep: 7, replace: true, .. }));
         }
+    }
+
+    fn at(url: &str, hook: Found) -> Found {
+        Found { config: FoundConfig { url: url.to_owned(), content_type: "json".to_owned() }, ..hook }
+    }
+
+    #[test]
+    fn a_hook_of_ours_follows_a_changed_url_in_place_and_its_secret_is_not_shown() {
+        let old = at("http://ada:s3cret@old:8080/webhook?token=s3cret", good(7));
+        let differences = vec!["it delivered to http://old:8080/webhook".to_owned()];
+        let expected = Plan::Repair { keep: 7, replace: false, edit: true, remove: vec![], differences };
+        assert_eq!(planned(&[old]), expected);
+    }
+
+    #[test]
+    fn an_old_hook_beside_the_new_one_goes() {
+        let old = at("http://old:8080/webhook", good(3));
+        let differences = vec!["an old one delivered to http://old:8080/webhook".to_owned()];
+        let expected = Plan::Repair { keep: 7, replace: false, edit: false, remove: vec![3], differences };
+        assert_eq!(planned(&[old, good(7)]), expected);
+    }
+
+    #[test]
+    fn a_hook_of_the_former_secret_is_ours_at_any_url_and_replaced() {
+        let old =
+            Found { name: Some("fabrique ffffffff".to_owned()), ..at("http://old:8080/webhook", good(3)) };
+        assert!(matches!(planned(&[old]), Plan::Repair { keep: 3, replace: true, .. }));
+    }
+
+    #[test]
+    fn hooks_of_others_are_never_touched() {
+        let argo = Found { name: Some(String::new()), ..at("http://argocd/api/webhook", good(1)) };
+        let unnamed = Found { name: None, ..at("http://old:8080/webhook", good(2)) };
+        let installation = Found {
+            name: Some("fabrique 11111111".to_owned()),
+            ..at("http://staging:8080/webhook", good(3))
+        };
+        let imitation = Found { name: Some("fabrique".to_owned()), ..at("http://old:8080/webhook", good(4)) };
+        assert_eq!(planned(&[argo, unnamed, installation, imitation]), Plan::Create);
     }
 
     #[test]

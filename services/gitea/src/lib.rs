@@ -27,6 +27,6 @@ mod inspection;
 mod text;
 
 pub use client::Gitea;
-pub use config::{GiteaConfig, Purpose, Tokens};
+pub use config::{GiteaConfig, Purpose, Timeouts, Tokens};
 pub use delivery::Deliveries;
 pub use error::GiteaError;

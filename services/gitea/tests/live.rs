@@ -8,14 +8,14 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::routing::post;
-use fabrique_bed::{Bed, GitRepo};
-use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_bed::{Bed, GitRepo, wait_until};
+use fabrique_core::id::{BranchName, RelPath, RepoName, Revision};
 use fabrique_gitea::{Deliveries, Gitea, GiteaConfig, Purpose};
 use fabrique_ports::Fault;
 use fabrique_ports::delivery::{Delivery, DeliveryReader, RawDelivery};
 use fabrique_ports::forge::{
-    BranchHead, CommitStatus, Forge, ForgeInspection, HookOutcome, Hooks, StatusOutcome, StatusState,
-    WantedHook,
+    BranchHead, CommitStatus, Forge, ForgeFile, ForgeInspection, HookOutcome, Hooks, StatusOutcome,
+    StatusState, WantedHook,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -135,6 +135,22 @@ async fn a_tip_tells_its_parent_its_time_and_what_it_touched() {
 }
 
 #[tokio::test]
+async fn a_link_is_told_from_a_file_and_not_followed() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "links").await;
+    let clone = GitRepo::clone(&bed.gitea().clone_url_with_token("links", "app")).await.unwrap();
+    clone.write("a/file.yaml", "ready: true\n").await.unwrap();
+    std::os::unix::fs::symlink("a/file.yaml", clone.path().join("link.yaml")).unwrap();
+    let head = Revision::parse(&clone.commit("Link").await.unwrap()).unwrap();
+    clone.push().await.unwrap();
+    let gitea = admin(bed);
+    let file = async |path: &str| gitea.file(&app, &head, &RelPath::parse(path).unwrap()).await.unwrap();
+    assert_eq!(file("a/file.yaml").await, Some(ForgeFile::Content(b"ready: true\n".to_vec())));
+    assert_eq!(file("link.yaml").await, Some(ForgeFile::Elsewhere));
+    assert_eq!((file("a").await, file("nowhere").await), (None, None));
+}
+
+#[tokio::test]
 async fn branch_names_that_need_encoding_are_found() {
     let bed = bed().await;
     let (app, _) = private_repo(bed, "names").await;
@@ -152,14 +168,44 @@ async fn branch_names_that_need_encoding_are_found() {
 }
 
 #[tokio::test]
-async fn a_commit_is_known_or_not_and_without_the_repository_nothing_is_claimed() {
+async fn what_a_push_brought_is_told_after_it_is_gone_and_what_only_lies_there_was_not_pushed() {
     let bed = bed().await;
-    let (app, head) = private_repo(bed, "commits").await;
+    let (app, first) = private_repo(bed, "commits").await;
     let gitea = admin(bed);
-    assert!(gitea.has_commit(&app, &head).await.unwrap());
-    assert!(!gitea.has_commit(&app, &unknown(40)).await.unwrap());
-    assert!(!gitea.has_commit(&app, &unknown(64)).await.unwrap());
-    let error = gitea.has_commit(&repo("commits/nowhere"), &head).await.unwrap_err();
+    let clone = GitRepo::clone(&bed.gitea().clone_url_with_token("commits", "app")).await.unwrap();
+    let mut pushed = Vec::new();
+    for number in 1..3 {
+        clone.write("a", format!("{number}\n")).await.unwrap();
+        pushed.push(Revision::parse(&clone.commit("Change").await.unwrap()).unwrap());
+    }
+    clone.push().await.unwrap();
+    clone.git(&["reset", "--quiet", "--hard", first.as_str()]).await.unwrap();
+    clone.push_force().await.unwrap();
+    for revision in &pushed {
+        wait_until("the push to be told of", Duration::from_secs(30), || async {
+            gitea.was_pushed(&app, revision).await.unwrap().then_some(())
+        })
+        .await
+        .unwrap();
+    }
+
+    // As after a push that ended between the arrival of its objects and the branch.
+    let folder = bed.folder().join("gitea/repositories/commits/app.git");
+    let tree = format!("{first}^{{tree}}");
+    let author = ["-c", "user.name=x", "-c", "user.email=x@example.com"];
+    let commit = [&author[..], &["commit-tree", "-p", first.as_str(), "-m", "Left behind", &tree]].concat();
+    let left = std::process::Command::new("git").arg("-C").arg(folder).args(commit).output().unwrap();
+    let left = Revision::parse(String::from_utf8_lossy(&left.stdout).trim()).unwrap();
+    assert_eq!(
+        gitea.set_status(&app, &left, &status(StatusState::Success, "left")).await.unwrap(),
+        StatusOutcome::Set,
+        "it is there"
+    );
+    assert!(!gitea.was_pushed(&app, &left).await.unwrap());
+
+    assert!(!gitea.was_pushed(&app, &unknown(40)).await.unwrap());
+    assert!(!gitea.was_pushed(&app, &unknown(64)).await.unwrap());
+    let error = gitea.was_pushed(&repo("commits/nowhere"), &first).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Denied);
 }
 
@@ -237,7 +283,7 @@ async fn each_purpose_uses_its_own_token_and_no_other() {
     only_apps.apps_repo = Some(repo("PURPOSES/app"));
     let gitea = Gitea::new(only_apps).unwrap();
     assert_eq!(gitea.branch_head(&app, &branch("main")).await.unwrap(), BranchHead::At(head.clone()));
-    assert!(gitea.has_commit(&app, &head).await.unwrap());
+    gitea.was_pushed(&app, &head).await.unwrap();
     assert!(gitea.rights(&app).await.unwrap().unwrap().push);
     assert!(gitea.inspecting(Purpose::Hooks).rights(&app).await.is_err());
     assert!(gitea.hooks(&app).await.is_err());
@@ -286,7 +332,7 @@ async fn an_unreachable_or_silent_server_is_transient_and_bounded() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let mut config = GiteaConfig::new(url.parse().unwrap());
-    config.request_timeout = Duration::from_millis(100);
+    config.timeouts.request = Duration::from_millis(100);
     let error = Gitea::new(config).unwrap().info().await.unwrap_err();
     assert!(error.transient() && error.to_string().contains("timed out"), "{error}");
 }
@@ -380,6 +426,68 @@ async fn a_damaged_hook_is_repaired_in_place_and_its_doubles_go() {
     assert_eq!(repaired["events"], json!(["push"]));
     assert_eq!(repaired["branch_filter"], "main");
     assert_eq!(repaired["authorization_header"], "Bearer kept");
+}
+
+#[tokio::test]
+async fn a_changed_url_moves_our_hook_and_leaves_those_of_others() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "moved").await;
+    let foreign = bed.gitea().create_webhook("moved", "app", "http://127.0.0.1:1/argocd", "x").await.unwrap();
+    let gitea = admin(bed);
+    let at = |url: &str| WantedHook { url: url.to_owned(), branch_filter: "*".to_owned() };
+    let old = at("http://127.0.0.1:1/webhook");
+    gitea.ensure_hook(&app, &old, false).await.unwrap();
+    let mut staging = config(bed, bed.gitea().admin_token());
+    staging.hook_secret = Some("staging's".into());
+    let elsewhere = at("http://127.0.0.1:2/webhook");
+    let made = Gitea::new(staging).unwrap().ensure_hook(&app, &elsewhere, false).await.unwrap();
+    assert_eq!(made, HookOutcome::Created, "another installation does not take it over");
+    let before = stored_hooks(bed, &app).await;
+    let of = |url: &str, hooks: &[Value]| hooks.iter().find(|hook| hook["config"]["url"] == url).cloned();
+    let id = of(&old.url, &before).unwrap()["id"].as_i64().unwrap();
+
+    let mut catcher = Catcher::start().await;
+    let new = at(&catcher.url);
+    let moved = HookOutcome::Repaired(vec![format!("it delivered to {}", old.url)]);
+    assert_eq!(gitea.ensure_hook(&app, &new, true).await.unwrap(), moved);
+    assert_eq!(stored_hooks(bed, &app).await, before, "a dry run");
+    assert_eq!(gitea.ensure_hook(&app, &new, false).await.unwrap(), moved);
+    assert_eq!(gitea.ensure_hook(&app, &new, false).await.unwrap(), HookOutcome::Present);
+    let after = stored_hooks(bed, &app).await;
+    assert_eq!(after.len(), 3);
+    for other in ["http://127.0.0.1:1/argocd", &elsewhere.url] {
+        assert_eq!(of(other, &after), of(other, &before), "{other}");
+    }
+    assert_eq!(of("http://127.0.0.1:1/argocd", &after).unwrap()["id"], foreign);
+    gitea.test_delivery(&app, id).await.unwrap();
+    assert!(matches!(catcher.next(SECRET).await, Ok(Delivery::Push(_))), "signed as before");
+}
+
+#[tokio::test]
+async fn a_hook_left_behind_goes_and_so_does_one_of_the_former_secret() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "behind").await;
+    let at = |port: u16| WantedHook {
+        url: format!("http://127.0.0.1:{port}/webhook"),
+        branch_filter: "*".to_owned(),
+    };
+    let gitea = admin(bed);
+    gitea.ensure_hook(&app, &at(1), false).await.unwrap();
+    let mut rotated = config(bed, bed.gitea().admin_token());
+    rotated.hook_secret = Some("n3w".into());
+    // It does not know the secret of the first one, and makes a second.
+    assert_eq!(
+        Gitea::new(rotated.clone()).unwrap().ensure_hook(&app, &at(2), false).await.unwrap(),
+        HookOutcome::Created
+    );
+    rotated.former_hook_secret = Some(SECRET.into());
+    let rotated = Gitea::new(rotated).unwrap();
+    let HookOutcome::Repaired(how) = rotated.ensure_hook(&app, &at(2), false).await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(how, [format!("an old one delivered to {}", at(1).url)]);
+    let urls: Vec<String> = rotated.hooks(&app).await.unwrap().into_iter().map(|hook| hook.url).collect();
+    assert_eq!(urls, [at(2).url]);
 }
 
 #[tokio::test]

@@ -6,13 +6,13 @@ use std::fmt;
 use bytes::Bytes;
 use fabrique_core::app::{App, Binding, BindingForm, Composition, Environment, InfraFrom};
 use fabrique_core::id::{Channel, RelPath};
+use fabrique_core::image::ImageReference;
+use fabrique_yaml::path::{Path, PathError, resolve};
+use fabrique_yaml::{Finding, Node, Replacement, Yaml, YamlError, escaped, replace_scalars};
 
-use crate::path::{Path, PathError, resolve};
-use crate::reference::Reference;
-use crate::refusal::{Refusal, escaped};
+use crate::refusal::Refusal;
 use crate::tree::Tree;
-use crate::yaml::{Node, Replacement, Yaml, YamlError, replace_scalars};
-use crate::{composition, layout};
+use crate::{composition, layout, placeholder};
 
 /// A binding that does not show its channel's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +50,18 @@ pub fn value(binding: &Binding, composition: &Composition) -> Option<String> {
                 // of a registry with a port, and one entry overwrites the other.
                 BindingForm::KustomizeImage => format!("{}={reference}", image.repository),
                 BindingForm::Revision => image.revision.to_string(),
+                BindingForm::Version => image.version.clone()?,
             })
         }
         Channel::Infra => {
-            let infra = composition.infra.deployed.as_ref()?;
-            matches!(binding.form, BindingForm::Revision).then(|| infra.revision.to_string())
+            let infra = &composition.infra;
+            match binding.form {
+                BindingForm::Revision => {
+                    infra.deployed.as_ref().map(|deployed| deployed.revision.to_string())
+                }
+                BindingForm::Version => infra.chart.as_ref().map(|chart| chart.version.clone()),
+                BindingForm::Digest | BindingForm::Reference | BindingForm::KustomizeImage => None,
+            }
         }
     }
 }
@@ -64,17 +71,42 @@ pub fn value(binding: &Binding, composition: &Composition) -> Option<String> {
 #[must_use]
 pub fn agrees(form: BindingForm, found: &str, expected: &str) -> bool {
     let same = |found: &str, expected: &str| {
-        let (found, expected) = (Reference::split(found), Reference::split(expected));
+        let (found, expected) = (ImageReference::split(found), ImageReference::split(expected));
         found.repository == expected.repository && found.digest == expected.digest
     };
     match form {
-        BindingForm::Digest | BindingForm::Revision => found == expected,
+        BindingForm::Digest | BindingForm::Revision | BindingForm::Version => found == expected,
         BindingForm::Reference => same(found, expected),
         BindingForm::KustomizeImage => match (found.split_once('='), expected.split_once('=')) {
             (Some((found_old, found)), Some((old, expected))) => found_old == old && same(found, expected),
             (None | Some(_), None | Some(_)) => false,
         },
     }
+}
+
+/// Every binding of an environment: those of its registration, and those that placeholders of its overlay became.
+///
+/// # Errors
+/// When the places of the placeholders cannot be read, or are not there although nothing else shows the image.
+pub fn all(tree: &Tree, app: &App, environment: &Environment) -> Result<Vec<Binding>, Refusal> {
+    let bindings = known(tree, app, environment)?;
+    if environment.infra.overlay().is_some() && !bindings.iter().any(placeholder::shows_image) {
+        let path = layout::placeholders_of(&app.name, &environment.name);
+        let what = "is missing, and no binding of app.yaml shows the image";
+        return Err(Finding::of_file(path.as_str(), what, "restore it from git, or add bindings").into());
+    }
+    Ok(bindings)
+}
+
+/// As [`all`], whether or not any of them shows the image.
+pub(crate) fn known(tree: &Tree, app: &App, environment: &Environment) -> Result<Vec<Binding>, Refusal> {
+    let mut bindings = environment.bindings.clone();
+    let kept = placeholder::load(tree, &app.name, &environment.name)?;
+    let is_new = |binding: &Binding| {
+        !environment.bindings.iter().any(|own| own.file == binding.file && own.path == binding.path)
+    };
+    bindings.extend(kept.into_iter().filter(is_new));
+    Ok(bindings)
 }
 
 /// Every binding that does not show its composition's value. Read-only.
@@ -90,17 +122,18 @@ pub fn drift(tree: &Tree, app: &App, environment: &Environment) -> Result<Vec<Dr
     if awaits_overlay(tree, app, environment, &composition) {
         return Ok(Vec::new());
     }
-    between(tree, &layout::directory_of(&app.name, &environment.name), environment, &composition)
+    let directory = layout::directory_of(&app.name, &environment.name);
+    between(tree, &directory, &all(tree, app, environment)?, &composition)
 }
 
 pub(crate) fn between(
     tree: &Tree,
     directory: &RelPath,
-    environment: &Environment,
+    bindings: &[Binding],
     composition: &Composition,
 ) -> Result<Vec<Drift>, Refusal> {
     let mut drifts = Vec::new();
-    for (file, wanted) in wanted_by_file(&environment.bindings, composition) {
+    for (file, wanted) in wanted_by_file(bindings, composition) {
         let path = directory.join(file);
         let yaml = parse(&path, file_bytes(tree, &path, &wanted)?)?;
         for (binding, expected) in wanted {
@@ -115,11 +148,11 @@ pub(crate) fn between(
 pub(crate) fn readable_drift(
     tree: &Tree,
     directory: &RelPath,
-    environment: &Environment,
+    bindings: &[Binding],
     composition: &Composition,
 ) -> Vec<Drift> {
     let mut drifts = Vec::new();
-    for (file, wanted) in wanted_by_file(&environment.bindings, composition) {
+    for (file, wanted) in wanted_by_file(bindings, composition) {
         let path = directory.join(file);
         let Ok(yaml) = file_bytes(tree, &path, &wanted).and_then(|bytes| parse(&path, bytes)) else {
             continue;
@@ -248,65 +281,4 @@ fn unsupported(path: &RelPath, error: YamlError) -> Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use fabrique_core::app::DeployedImage;
-    use fabrique_core::id::{AppName, Digest, EnvironmentName, ImageRepository, Revision};
-
-    use super::*;
-
-    const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-
-    fn shown(channel: Channel, form: BindingForm) -> Option<String> {
-        let name = (AppName::parse("a").unwrap(), EnvironmentName::parse("prod").unwrap());
-        let mut composition = composition::empty(&name.0, &name.1);
-        composition.image.deployed = Some(DeployedImage {
-            repository: ImageRepository::parse("registry:80/app").unwrap(),
-            digest: Digest::parse(&format!("sha256:{HEX}")).unwrap(),
-            revision: Revision::parse(&HEX[..40]).unwrap(),
-            version: None,
-            build: None,
-        });
-        let file = RelPath::parse("x.yaml").unwrap();
-        value(&Binding { channel, file, path: "x".to_owned(), form }, &composition)
-    }
-
-    #[test]
-    fn each_form_spells_the_value_its_reader_understands() {
-        let image = |form| shown(Channel::Image, form).unwrap();
-        assert_eq!(image(BindingForm::Digest), format!("sha256:{HEX}"));
-        assert_eq!(image(BindingForm::Reference), format!("registry:80/app@sha256:{HEX}"));
-        assert_eq!(
-            image(BindingForm::KustomizeImage),
-            format!("registry:80/app=registry:80/app@sha256:{HEX}")
-        );
-        assert_eq!(image(BindingForm::Revision), HEX[..40]);
-        assert_eq!(shown(Channel::Infra, BindingForm::Revision), None, "nothing is deployed there");
-    }
-
-    #[test]
-    fn invariant_11_references_agree_by_identity() {
-        let digest = format!("sha256:{HEX}");
-        let reference = format!("registry:80/app@{digest}");
-        let agree = |found: &str| agrees(BindingForm::Reference, found, &reference);
-        assert!(agree(&reference));
-        assert!(agree(&format!("registry:80/app:1.2@{digest}")), "the digest decides");
-        for other in [
-            format!("registry:80/app2@{digest}"),
-            format!("registry:80/ap@{digest}"),
-            format!("registry/app@{digest}"),
-            format!("registry:81/app@{digest}"),
-            format!("app@{digest}"),
-            "registry:80/app:1.2".to_owned(),
-            "registry:80/app".to_owned(),
-            digest.clone(),
-            reference.to_uppercase(),
-        ] {
-            assert!(!agree(&other), "{other}");
-        }
-        let entry = format!("registry:80/app={reference}");
-        let listed = |found: &str| agrees(BindingForm::KustomizeImage, found, &entry);
-        assert!(listed(&entry));
-        assert!(!listed(&reference), "without the old name, entries of one registry overwrite one another");
-        assert!(!listed(&format!("registry:80/app2={reference}")));
-    }
-}
+mod tests;

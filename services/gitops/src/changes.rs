@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fabrique_core::id::{AppName, EnvironmentName, RelPath};
+use fabrique_yaml::escaped;
 
-use crate::refusal::{Refusal, escaped};
+use crate::refusal::Refusal;
+use crate::render::Kind;
 use crate::tree::Tree;
 
 /// The only places a change may touch: least privilege, whatever the caller computed.
@@ -17,6 +19,10 @@ pub enum Scope {
     App(AppName),
     /// `applications/<name>.yaml`: the generated Argo CD Applications.
     Applications,
+    /// `migrations/<environment>/<app>/migrations.yaml`: what is run before a sync.
+    Migrations,
+    /// `<kind>/<environment>/<name>.yaml`: what the cluster provides to apps.
+    Provided,
 }
 
 impl Scope {
@@ -30,16 +36,25 @@ impl Scope {
                 .strip_prefix("applications/")
                 .and_then(|name| name.strip_suffix(".yaml"))
                 .is_some_and(|name| !name.is_empty() && !name.contains('/')),
+            Scope::Migrations => {
+                let parts: Vec<&str> = text.split('/').collect();
+                matches!(parts[..], ["migrations", _, _, "migrations.yaml"])
+            }
+            Scope::Provided => {
+                let parts: Vec<&str> = text.split('/').collect();
+                let kinds = Kind::ALL.map(Kind::folder);
+                matches!(parts[..], [kind, _, name] if kinds.contains(&kind) && name.ends_with(".yaml"))
+            }
         }
     }
 }
 
-/// Files to write and files to remove, all inside one [`Scope`].
+/// Files to write and files to remove, all inside a [`Scope`].
 ///
 /// Contents only: a new file is a regular one, a replaced file keeps its mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
-    scope: Scope,
+    scopes: Vec<Scope>,
     files: BTreeMap<RelPath, Option<Bytes>>,
 }
 
@@ -47,7 +62,12 @@ impl Changes {
     /// No change yet, inside `scope`.
     #[must_use]
     pub fn within(scope: Scope) -> Self {
-        Self { scope, files: BTreeMap::new() }
+        Self { scopes: vec![scope], files: BTreeMap::new() }
+    }
+
+    /// Permits another scope beside those there are.
+    pub(crate) fn also_within(&mut self, scope: Scope) {
+        self.scopes.push(scope);
     }
 
     /// Writes a file.
@@ -99,7 +119,7 @@ impl Changes {
     }
 
     fn check(&self, path: &RelPath) -> Result<(), Refusal> {
-        if !self.scope.allows(path) {
+        if !self.scopes.iter().any(|scope| scope.allows(path)) {
             return Err(refused(path, "outside of what this change may write"));
         }
         // Git itself refuses these; refusing here gives the reason and the name before a push.
@@ -148,5 +168,14 @@ mod tests {
         assert!(writes(&Scope::Applications, "applications/a-prod.yaml"));
         assert!(!writes(&Scope::Applications, "applications/x/a.yaml"));
         assert!(!writes(&Scope::Applications, "apps/a/app.yaml"));
+        assert!(writes(&Scope::Migrations, "migrations/prod/a/migrations.yaml"));
+        for outside in ["migrations/prod/a.yaml", "migrations/prod/a/x.yaml", "others/prod/a/migrations.yaml"]
+        {
+            assert!(!writes(&Scope::Migrations, outside), "{outside}");
+        }
+        assert!(writes(&Scope::Provided, "buckets/prod/atlas-datalake.yaml"));
+        for outside in ["buckets/a.yaml", "buckets/prod/x/a.yaml", "others/prod/a.yaml", "volumes/prod/a"] {
+            assert!(!writes(&Scope::Provided, outside), "{outside}");
+        }
     }
 }

@@ -4,15 +4,14 @@ mod edit;
 mod text;
 
 use fabrique_core::app::{
-    App, Composition, DeployedImage, DeployedInfra, Hold, ImageState, InfraState, OverlaySource,
+    App, Chart, Composition, DeployedImage, DeployedInfra, Hold, ImageState, InfraState, OverlaySource,
 };
 use fabrique_core::id::{AppName, EnvironmentName, ImageRepository, RelPath};
+use fabrique_yaml::{Fields, Finding, Node, Reader};
 
 use crate::layout;
-use crate::reader::{Fields, Reader};
-use crate::refusal::{Finding, Refusal};
+use crate::refusal::Refusal;
 use crate::tree::Tree;
-use crate::yaml::Node;
 
 pub(crate) use edit::edit;
 pub use text::render;
@@ -120,16 +119,11 @@ fn read_image(reader: &Reader<'_>, node: &Node) -> Option<ImageState> {
 
 fn read_infra(reader: &Reader<'_>, node: &Node) -> Option<InfraState> {
     let fields = reader.mapping(node, "infra", &["repo", "path", "revision", "chart", "version", "hold"])?;
-    for name in ["chart", "version"] {
-        if let Some(node) = fields.get(name) {
-            reader.report(
-                node,
-                "charts are not deployed by this version",
-                "use an overlay: repo, path and revision",
-            );
-        }
-    }
     let hold = read_hold(&fields);
+    if fields.get("chart").is_some() || fields.get("version").is_some() {
+        let chart = read_chart(&fields);
+        return Some(InfraState { deployed: None, chart: Some(chart?), hold: hold? });
+    }
     let (repo, path) = (fields.optional("repo"), fields.optional("path"));
     let deployed = if fields.get("revision").is_none() {
         None
@@ -139,7 +133,27 @@ fn read_infra(reader: &Reader<'_>, node: &Node) -> Option<InfraState> {
         fields.required("path");
         Some(DeployedInfra { overlay: OverlaySource { repo: repo??, path: path?? }, revision: revision? })
     };
-    Some(InfraState { deployed, hold: hold? })
+    Some(InfraState { deployed, chart: None, hold: hold? })
+}
+
+fn read_chart(fields: &Fields<'_>) -> Option<Chart> {
+    let reader = fields.reader;
+    for name in ["path", "revision"] {
+        if let Some(node) = fields.get(name) {
+            reader.report(
+                node,
+                format!("infra has a chart and {name}, which belongs to an overlay"),
+                "keep repo, chart and version, or repo, path and revision",
+            );
+        }
+    }
+    let text = |name: &str| {
+        let line =
+            fields.required(name).and_then(|node| reader.line(node, &format!("infra.{name}"), MAX_TEXT));
+        line.filter(|line| !line.is_empty())
+    };
+    let (repo, name, version) = (text("repo"), text("chart"), text("version"));
+    Some(Chart { repo: repo?, name: name?, version: version? })
 }
 
 fn read_hold(channel: &Fields<'_>) -> Option<Option<Hold>> {

@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fabrique_core::id::{AppName, RelPath};
+use fabrique_yaml::{Finding, Node, Yaml, escaped};
 
-use crate::composition;
-use crate::refusal::{Finding, Refusal, escaped};
+use crate::refusal::Refusal;
 use crate::tree::{Entry, FileKind};
-use crate::yaml::{Node, Yaml};
+use crate::{composition, placeholder};
 
 pub use collect::{Collector, OUTSIDE, copied_from_outside};
-use kustomization::{climbs, finding, follow, is_kustomization, parent};
+use fabrique_declarations::overlay::is_remote;
+pub(crate) use kustomization::is_kustomization;
+use kustomization::{climbs, finding, follow, mentions, parent};
 
 /// The most files of an overlay.
 pub const MAX_FILES: usize = 500;
@@ -62,10 +64,45 @@ impl OverlayFiles {
         Ok(Self { files })
     }
 
+    /// Everything that kustomizations name and that is not here: the cluster renders what was copied and fetches
+    /// nothing. `overlay` is the directory that the files come from.
+    #[must_use]
+    pub fn absent(&self, overlay: &RelPath) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (path, content) in self.files.iter().filter(|(path, _)| is_kustomization(path)) {
+            let Ok(yaml) = Yaml::parse(content) else { continue };
+            for mention in mentions(&yaml) {
+                let target = follow(parent(path), mention.target);
+                let is_here = |target: RelPath| self.files.keys().any(|file| file.is_within(&target));
+                if target.is_some_and(is_here) {
+                    continue;
+                }
+                let (what, remedy) = match is_remote(mention.target) {
+                    true => (
+                        "is not in this repository",
+                        "copy it into the repository: the cluster fetches nothing",
+                    ),
+                    false => ("does not exist at this revision", "correct the reference"),
+                };
+                let what = format!("{:?} {what}", mention.target);
+                findings.push(finding(&origin(overlay, path), mention.node, what, remedy));
+            }
+        }
+        findings.sort();
+        findings
+    }
+
     /// The files, in order of path.
     pub fn iter(&self) -> impl Iterator<Item = (&RelPath, &Bytes)> {
         self.files.iter()
     }
+}
+
+/// Where a file of a copy lies in the app's repository, from the overlay's directory there: where its author finds it.
+#[must_use]
+pub fn origin(overlay: &RelPath, path: &RelPath) -> RelPath {
+    let outside = path.as_str().strip_prefix(OUTSIDE).and_then(|rest| rest.strip_prefix('/'));
+    outside.and_then(|elsewhere| RelPath::parse(elsewhere).ok()).unwrap_or_else(|| overlay.join(path))
 }
 
 fn check_entry(path: &RelPath, entry: &Entry) -> Result<(), Refusal> {
@@ -78,7 +115,8 @@ fn check_entry(path: &RelPath, entry: &Entry) -> Result<(), Refusal> {
             refuse(format!("{} bytes, the limit is {MAX_FILE_BYTES}", entry.bytes.len()))
         }
         FileKind::Regular | FileKind::Executable
-            if path.as_str() == composition::FILE_NAME || path.is_root() =>
+            if [composition::FILE_NAME, placeholder::FILE_NAME].contains(&path.as_str())
+                || path.is_root() =>
         {
             refuse("this name belongs to the environment's own state".to_owned())
         }
@@ -183,6 +221,47 @@ mod tests {
         let generator = "configMapGenerator: [{files: [a=../../b.txt]}]\n";
         assert!(overlay(&[("sub/kustomization.yaml", generator)]).is_err());
         assert!(overlay(&[("kustomization.yaml", "resources: ['https://host/a/../b']\n")]).is_ok());
+    }
+
+    #[test]
+    fn everything_that_a_kustomization_names_has_to_be_in_the_copy() {
+        let names = "\
+resources: [base, ./deployment.yaml, 'https://host/base?ref=v1', 'git@host:a/b', ghost.yaml, ../outside/x]
+components: [parts/tls]
+patches: [{ path: patch.yaml }, { target: { kind: Job } }, { path: ghost-patch.yaml }]
+patchesStrategicMerge: [\"a: 1\\nb: 2\\n\", ghost-merge.yaml]
+replacements: [{ path: ghost-replacement.yaml }]
+openapi: { path: ghost-schema.json }
+helmCharts: [{ name: redis, repo: 'https://host/charts' }, { name: local }]
+transformers: ['{ kind: Inline }']
+configMapGenerator: [{ files: [a.txt, key=ghost.txt], envs: [ghost.env], literals: [x=../y] }, { env: a.env }]
+";
+        let files = [
+            ("sub/kustomization.yaml", names),
+            ("sub/base/kustomization.yaml", ""),
+            ("sub/deployment.yaml", ""),
+            ("sub/parts/tls/kustomization.yaml", "resources: [../../a.txt]\n"),
+            ("sub/patch.yaml", ""),
+            ("sub/a.txt", ""),
+            ("sub/a.env", ""),
+            ("outside/x/kustomization.yaml", "resources: [ghost.yaml]\n"),
+        ];
+        let entries = files.iter().map(|(p, text)| (path(p), Entry::regular(text.to_string())));
+        let absent = OverlayFiles::new(entries).unwrap().absent(&path("deploy/prod"));
+        let absent: Vec<String> = absent.iter().map(Finding::to_string).collect();
+        insta::assert_snapshot!(absent.join("\n"), @r#"
+        deploy/prod/sub/kustomization.yaml:1:38: "https://host/base?ref=v1" is not in this repository; copy it into the repository: the cluster fetches nothing
+        deploy/prod/sub/kustomization.yaml:1:66: "git@host:a/b" is not in this repository; copy it into the repository: the cluster fetches nothing
+        deploy/prod/sub/kustomization.yaml:1:82: "ghost.yaml" does not exist at this revision; correct the reference
+        deploy/prod/sub/kustomization.yaml:3:68: "ghost-patch.yaml" does not exist at this revision; correct the reference
+        deploy/prod/sub/kustomization.yaml:4:41: "ghost-merge.yaml" does not exist at this revision; correct the reference
+        deploy/prod/sub/kustomization.yaml:5:24: "ghost-replacement.yaml" does not exist at this revision; correct the reference
+        deploy/prod/sub/kustomization.yaml:6:18: "ghost-schema.json" does not exist at this revision; correct the reference
+        deploy/prod/sub/kustomization.yaml:7:35: "https://host/charts" is not in this repository; copy it into the repository: the cluster fetches nothing
+        deploy/prod/sub/kustomization.yaml:9:39: "ghost.txt" does not exist at this revision; correct the reference
+        deploy/prod/sub/kustomization.yaml:9:62: "ghost.env" does not exist at this revision; correct the reference
+        x/kustomization.yaml:1:13: "ghost.yaml" does not exist at this revision; correct the reference
+        "#);
     }
 
     #[test]

@@ -5,10 +5,13 @@
 //! commit is wanted was decided before; what is checked here is what only the tree can tell, and it is
 //! checked on the very tree that the commit is made on.
 
+mod follow;
 mod hold;
 mod image;
 mod infra;
 mod repair;
+
+use std::collections::BTreeMap;
 
 use fabrique_core::app::{App, Composition, Environment};
 use fabrique_core::id::{Channel, EnvironmentName, RelPath};
@@ -20,6 +23,7 @@ use crate::refusal::Refusal;
 use crate::tree::Tree;
 use crate::{binding, composition, layout};
 
+pub use follow::{Lag, follow, follow_with_nothing, lag};
 pub use hold::{ends, in_force, release_hold, set_hold};
 pub use image::{deploy_image, roll_back};
 pub use infra::advance_infra;
@@ -64,6 +68,18 @@ impl<'a> Site<'a> {
         Changes::within(Scope::Environment(self.app.name.clone(), self.environment.name.clone()))
     }
 
+    /// The files that `changes` put beside the composition, by their path from there.
+    fn copy<'c>(&self, changes: &'c Changes) -> BTreeMap<RelPath, &'c [u8]> {
+        let below = format!("{}/", self.directory);
+        let written = changes.iter().filter_map(|(path, content)| Some((path, content?)));
+        written
+            .filter_map(|(path, content)| {
+                let inside = RelPath::parse(path.as_str().strip_prefix(&below)?).ok()?;
+                Some((inside, &content[..]))
+            })
+            .collect()
+    }
+
     fn trailers(&self) -> Trailers {
         Trailers { environment: Some(self.environment.name.clone()), ..Trailers::of(&self.app.name) }
     }
@@ -83,6 +99,12 @@ impl<'a> Site<'a> {
             }),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The bindings that do not show `composition` in `tree`.
+    fn drift(&self, tree: &Tree, composition: &Composition) -> Result<Vec<binding::Drift>, Refusal> {
+        let bindings = binding::all(tree, self.app, self.environment)?;
+        binding::between(tree, &self.directory, &bindings, composition)
     }
 
     fn refuse_drift(&self, drifts: Vec<binding::Drift>) -> Result<(), Refusal> {
@@ -119,7 +141,8 @@ impl<'a> Site<'a> {
         after: &Composition,
         channel: Option<Channel>,
     ) -> Result<(), Refusal> {
-        let wanted = self.environment.bindings.iter().filter(|b| channel.is_none_or(|c| b.channel == c));
+        let bindings = binding::all(self.tree, self.app, self.environment)?;
+        let wanted = bindings.iter().filter(|b| channel.is_none_or(|c| b.channel == c));
         for (path, content) in binding::fill(wanted, &self.directory, after, self.tree)? {
             changes.write(path, content)?;
         }
@@ -135,7 +158,7 @@ impl<'a> Site<'a> {
         }
         let tree = self.tree.apply(&changes)?;
         if !binding::awaits_overlay(&tree, self.app, self.environment, after) {
-            self.refuse_drift(binding::between(&tree, &self.directory, self.environment, after)?)?;
+            self.refuse_drift(self.drift(&tree, after)?)?;
         }
         Ok(Some(Planned { changes, message }))
     }

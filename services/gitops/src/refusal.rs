@@ -1,42 +1,11 @@
-//! What this crate says when it does not do what it was asked: findings about files, and refusals.
+//! What this crate says when it does not do what it was asked.
 
 use std::fmt;
 
 use fabrique_core::id::{AppName, Channel, EnvironmentName, RelPath};
+use fabrique_yaml::Finding;
 
 use crate::binding::Drift;
-
-/// Something wrong in a file, with its place and what a person does about it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
-    /// The file, from the root of `cluster/apps` (or of the overlay that is being copied).
-    pub file: String,
-    /// The line, from 1; 0 when the finding is about the file as a whole.
-    pub line: usize,
-    /// The column in characters, from 1; 0 when the finding is about the file as a whole.
-    pub column: usize,
-    /// What is wrong.
-    pub what: String,
-    /// What to do next.
-    pub remedy: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", escaped(&self.file))?;
-        if self.line > 0 {
-            write!(f, ":{}:{}", self.line, self.column)?;
-        }
-        write!(f, ": {}; {}", escaped(&self.what), escaped(&self.remedy))
-    }
-}
-
-/// Keeps control characters of a hostile file out of logs and terminals.
-pub(crate) fn escaped(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
-}
 
 /// Why a change to `cluster/apps` was not planned. Nothing is ever written together with a refusal, and
 /// the same question on the same tree is refused again: it waits for a person, or for another commit.

@@ -1,16 +1,22 @@
 //! Registrations: `apps/<app>/app.yaml`, what pushing one means, and what is wrong with them.
 
 mod app;
+mod application;
 mod environment;
 mod relations;
+mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fabrique_core::app::App;
-use fabrique_core::id::{AppName, BranchName, ImageRepository, RelPath, RepoName};
+use fabrique_core::id::{AppName, BranchName, EnvironmentName, ImageRepository, RelPath, RepoName};
+use fabrique_yaml::{Finding, Reader};
 
-use crate::reader::Reader;
-use crate::refusal::{Finding, Refusal};
+pub use application::{Choice, SourceForm};
+pub(crate) use environment::read_bindings;
+
+use crate::layout;
+use crate::refusal::Refusal;
 use crate::tree::Tree;
 
 /// The name of a registration's file.
@@ -42,6 +48,8 @@ impl Rules {
 pub struct Registrations {
     /// The apps without findings.
     pub apps: BTreeMap<AppName, App>,
+    /// What their environments choose for their Applications.
+    pub choices: BTreeMap<AppName, BTreeMap<EnvironmentName, Choice>>,
     /// What is wrong with the others, in order of file and line. An app with a finding is not in `apps`.
     pub findings: Vec<Finding>,
 }
@@ -50,14 +58,17 @@ impl Registrations {
     /// Reads every `apps/<app>/app.yaml`. A wrong one hides no other.
     #[must_use]
     pub fn load(tree: &Tree, rules: &Rules) -> Self {
-        let mut read = Vec::new();
-        let mut findings = Vec::new();
+        let (mut read, mut findings) = (Vec::new(), Vec::new());
+        let mut chosen: BTreeMap<AppName, BTreeMap<EnvironmentName, Choice>> = BTreeMap::new();
         for (path, _) in tree.iter() {
             let segments: Vec<&str> = path.as_str().split('/').collect();
             let ["apps", directory, FILE_NAME] = segments.as_slice() else { continue };
             match tree.read(path) {
-                Ok(Some(bytes)) => match parse(path, directory, bytes, rules) {
-                    Ok(app) => read.push((path.clone(), app)),
+                Ok(Some(bytes)) => match read_file(path, directory, bytes, rules) {
+                    Ok((app, choices)) => {
+                        chosen.insert(app.name.clone(), choices);
+                        read.push((path.clone(), app));
+                    }
                     Err(wrong) => findings.extend(wrong),
                 },
                 Ok(None) => {}
@@ -67,12 +78,20 @@ impl Registrations {
         findings.extend(relations::between_apps(&read));
         findings.sort();
         let wrong: BTreeSet<&str> = findings.iter().map(|finding| finding.file.as_str()).collect();
-        let apps = read
+        let apps: BTreeMap<AppName, App> = read
             .into_iter()
             .filter(|(path, _)| !wrong.contains(path.as_str()))
             .map(|(_, app)| (app.name.clone(), app))
             .collect();
-        Self { apps, findings }
+        chosen.retain(|app, choices| apps.contains_key(app) && !choices.is_empty());
+        Self { apps, choices: chosen, findings }
+    }
+
+    /// What an environment chooses for its Application.
+    #[must_use]
+    pub fn choice(&self, app: &AppName, environment: &EnvironmentName) -> Choice {
+        let choice = self.choices.get(app).and_then(|choices| choices.get(environment));
+        choice.cloned().unwrap_or_default()
     }
 
     /// The apps that follow `branch` of `repo`, whose name Gitea compares without case.
@@ -84,10 +103,12 @@ impl Registrations {
         self.apps.values().filter(move |app| app.source.repo.same_as(repo) && app.source.branch == *branch)
     }
 
-    /// The apps that a change of these paths of `cluster/apps` concerns. The contract concerns all.
+    /// The apps that a change of these paths of `cluster/apps` concerns. The contract concerns all; an Application
+    /// concerns the app that it deploys, which tells those that wait for it.
     #[must_use]
     pub fn touching<'p>(&self, changed: impl IntoIterator<Item = &'p RelPath>) -> BTreeSet<AppName> {
         let mut touched = BTreeSet::new();
+        let mut applications: Option<BTreeMap<RelPath, &AppName>> = None;
         for path in changed {
             if path.as_str() == "contract.yaml" {
                 return self.apps.keys().cloned().collect();
@@ -99,8 +120,27 @@ impl Registrations {
             {
                 touched.insert(name);
             }
+            if path.as_str().starts_with("applications/") {
+                let applications = applications.get_or_insert_with(|| self.applications());
+                touched.extend(applications.get(path).map(|name| (*name).clone()));
+            }
         }
         touched
+    }
+
+    /// The file of each environment's Application, whoever writes it, and whose that is. Of two that would be the same
+    /// only one ever is.
+    fn applications(&self) -> BTreeMap<RelPath, &AppName> {
+        let environments = |app: &'_ App| {
+            app.environments
+                .iter()
+                .map(|place| layout::application_of(&app.name, &place.name))
+                .collect::<Vec<_>>()
+        };
+        self.apps
+            .values()
+            .flat_map(|app| environments(app).into_iter().map(|file| (file, &app.name)))
+            .collect()
     }
 }
 
@@ -119,6 +159,15 @@ fn unreadable(path: &RelPath, refusal: &Refusal) -> Finding {
 /// # Errors
 /// Everything that is wrong in the file by itself, at once.
 pub fn parse(path: &RelPath, directory: &str, bytes: &[u8], rules: &Rules) -> Result<App, Vec<Finding>> {
+    read_file(path, directory, bytes, rules).map(|(app, _)| app)
+}
+
+fn read_file(
+    path: &RelPath,
+    directory: &str,
+    bytes: &[u8],
+    rules: &Rules,
+) -> Result<app::Registered, Vec<Finding>> {
     let reader = Reader::new(path.as_str());
     let app = reader.parse(bytes).and_then(|yaml| {
         let document = yaml.documents().first()?;

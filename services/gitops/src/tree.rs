@@ -5,9 +5,10 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use fabrique_core::id::RelPath;
+use fabrique_yaml::escaped;
 
 use crate::changes::Changes;
-use crate::refusal::{Refusal, escaped};
+use crate::refusal::Refusal;
 
 /// What git's file mode says about an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

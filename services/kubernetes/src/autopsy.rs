@@ -51,6 +51,8 @@ pub enum Cause {
     Gate,
     /// The daemon ended by itself.
     Exited(i32),
+    /// Nothing listens any more, and neither its status nor its node's says why.
+    Silent,
     /// It is over and its status does not say why.
     Unknown,
 }
@@ -74,6 +76,7 @@ impl Cause {
             | Cause::Unschedulable(_)
             | Cause::Gate
             | Cause::Exited(_)
+            | Cause::Silent
             | Cause::Unknown => FailureKind::Infrastructure,
         }
     }
@@ -85,6 +88,29 @@ impl Cause {
             Cause::Evicted if node.is_some_and(is_cordoned) => Cause::Drained,
             Cause::Deleted if node.is_some_and(is_lost) => Cause::NodeLost,
             other => other,
+        }
+    }
+
+    /// Whether another node would have been better, as far as anybody can say: what is tried again goes there.
+    #[must_use]
+    pub fn is_the_nodes(&self) -> bool {
+        match self {
+            Cause::NodePressure
+            | Cause::Evicted
+            | Cause::Drained
+            | Cause::Preempted
+            | Cause::NodeLost
+            | Cause::NodeRefused(_)
+            | Cause::Silent => true,
+            Cause::OutOfMemory
+            | Cause::Deadline
+            | Cause::Deleted
+            | Cause::ImagePull(_)
+            | Cause::Container(_)
+            | Cause::Unschedulable(_)
+            | Cause::Gate
+            | Cause::Exited(_)
+            | Cause::Unknown => false,
         }
     }
 
@@ -106,6 +132,7 @@ impl Cause {
             Cause::Unschedulable(_) => "unschedulable",
             Cause::Gate => "gate",
             Cause::Exited(_) => "exited",
+            Cause::Silent => "silent",
             Cause::Unknown => "unknown",
         }
     }
@@ -131,6 +158,9 @@ impl fmt::Display for Cause {
                 f.write_str("never saw its network policy in force, or the registry did not answer it")
             }
             Cause::Exited(code) => write!(f, "ended by itself with exit code {code}"),
+            Cause::Silent => {
+                f.write_str("does not answer any more, and neither its pod nor its node says why")
+            }
             Cause::Unknown => f.write_str("ended without a reason in its status"),
         }
     }

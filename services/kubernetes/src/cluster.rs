@@ -1,5 +1,6 @@
 //! The API server, as far as the placement talks to it: each call with a timeout, nothing decided.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +12,30 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource, ResourceExt};
 use secrecy::ExposeSecret;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::config::{Isolation, Settings};
 use crate::error::KubernetesError;
 use crate::labels;
 use crate::pki::{BuilderCa, CA_FILE, CERT_FILE, Identity, KEY_FILE};
-use crate::pod::{CONFIG_MAP, PodPlan, builder_pod, config_files, generation, pod_name};
+use crate::pod::{CONFIG_MAP, Generation, PodPlan, builder_pod, config_files, generation, pod_name};
 use crate::pool::{Action, Attempt, Daemon, read};
 
-/// Who owns the fields that server-side apply writes.
+/// Who owns the fields that are written. Of the ConfigMap each generation owns its own, by this and its name.
 const FIELD_MANAGER: &str = "fabrique";
+/// Generations besides our own whose files stay in the ConfigMap, which may not grow for ever.
+const KEPT_GENERATIONS: usize = 3;
+
+/// How pods are made.
+pub(crate) struct Make {
+    pub(crate) isolation: Isolation,
+    /// Why this one.
+    pub(crate) reason: String,
+    pub(crate) generation: Generation,
+    /// When we were started.
+    pub(crate) since: Timestamp,
+}
 
 pub(crate) struct Cluster {
     pub(crate) pods: Api<Pod>,
@@ -82,40 +96,49 @@ impl Cluster {
 
     /// Writes `buildkitd.toml` and answers with what owns all builder pods. Done before each pod, since pods whose
     /// owner is gone are collected at once.
-    pub(crate) async fn owner(&self) -> Result<OwnerReference, KubernetesError> {
-        let map = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(CONFIG_MAP.to_owned()),
-                labels: Some(
-                    [(labels::MANAGED_BY, labels::FABRIQUE), (labels::COMPONENT, labels::BUILDER)]
-                        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                        .into(),
-                ),
-                ..Default::default()
-            },
-            data: Some(config_files(&self.settings)?),
-            ..Default::default()
-        };
-        let params = PatchParams::apply(FIELD_MANAGER).force();
-        let patch = Patch::Apply(&map);
-        let written = self.config_maps.patch(CONFIG_MAP, &params, &patch);
-        let written = self.call("write the builders' ConfigMap", written).await?;
+    pub(crate) async fn owner(&self, generation: &Generation) -> Result<OwnerReference, KubernetesError> {
+        let manager = manager(generation);
+        let written = self.config_map(&manager, config_files(&self.settings)?).await?;
+        for old in forgotten(&written, &manager) {
+            // Applying nothing gives up what was applied before.
+            self.config_map(&old, BTreeMap::new()).await?;
+        }
         owner_of(&written)
     }
 
+    async fn config_map(
+        &self,
+        manager: &str,
+        files: BTreeMap<String, String>,
+    ) -> Result<ConfigMap, KubernetesError> {
+        let map = ConfigMap {
+            metadata: ObjectMeta {
+                name: Some(CONFIG_MAP.to_owned()),
+                labels: Some(own_labels()),
+                ..Default::default()
+            },
+            data: Some(files),
+            ..Default::default()
+        };
+        let params = PatchParams::apply(manager).force();
+        let patch = Patch::Apply(&map);
+        self.call("write the builders' ConfigMap", self.config_maps.patch(CONFIG_MAP, &params, &patch)).await
+    }
+
     /// The generation of pods of `isolation`.
-    pub(crate) fn generation(&self, isolation: Isolation) -> Result<String, KubernetesError> {
+    pub(crate) fn generation(&self, isolation: Isolation) -> Result<Generation, KubernetesError> {
         Ok(generation(&self.settings, isolation, &config_files(&self.settings)?))
     }
 
     /// Does what the pool decided.
-    pub(crate) async fn perform(&self, action: &Action, isolation: Isolation, generation: &str) -> Attempt {
+    pub(crate) async fn perform(&self, action: &Action, make: &Make) -> Attempt {
         let pod = match action {
-            Action::Create { .. } => self.create(action, isolation, generation).await,
+            Action::Create { .. } => self.create(action, make).await,
             Action::Claim { uid, seat, version, claim, apps, builds, .. } => {
                 let apps: Vec<&str> = apps.iter().map(fabrique_core::id::AppName::as_str).collect();
                 let notes = json!({
                     labels::CLAIM: claim.to_string(),
+                    labels::CLAIM_LIMIT: self.settings.pool.claim.as_millis().to_string(),
                     labels::APPS: apps.join(","),
                     labels::BUILDS: builds.to_string(),
                 });
@@ -123,13 +146,18 @@ impl Cluster {
             }
             Action::Release { uid, seat, version } => {
                 let idle_since = self.ambient.now().0.to_string();
-                let notes = json!({ labels::CLAIM: Value::Null, labels::IDLE_SINCE: idle_since });
+                let notes = json!({
+                    labels::CLAIM: Value::Null,
+                    labels::CLAIM_LIMIT: Value::Null,
+                    labels::IDLE_SINCE: idle_since,
+                });
                 self.annotate("release a builder", *seat, &uid.0, Some(version), notes).await
             }
             Action::Renew { uid, seat, claim } => {
                 let notes = json!({ labels::CLAIM: claim.to_string() });
                 self.annotate("renew a claim", *seat, &uid.0, None, notes).await
             }
+            Action::Look { uid, seat } => self.read(*seat, &uid.0).await,
             Action::Delete { uid, seat, version, .. } => self.delete(*seat, &uid.0, version.clone()).await,
         };
         match pod {
@@ -141,22 +169,26 @@ impl Cluster {
     }
 
     /// The pod first and its certificate right after: the Secret belongs to the pod, and the node waits for it.
-    async fn create(
-        &self,
-        action: &Action,
-        isolation: Isolation,
-        generation: &str,
-    ) -> Result<Option<Daemon>, KubernetesError> {
-        let Action::Create { seat, trust, memory } = action else { return Ok(None) };
+    async fn create(&self, action: &Action, make: &Make) -> Result<Option<Daemon>, KubernetesError> {
+        let Action::Create { seat, trust, resources, avoid } = action else { return Ok(None) };
         let name = pod_name(*seat);
         // Of its own, since the Secret of the seat's last pod may still be on its way out.
         let secret = format!("{name}-{}", self.ambient.ulid());
         let life = self.settings.pool.deadline();
         let identity = self.ca.server(&name, self.ambient.now(), life)?;
-        let owner = self.owner().await?;
-        let (settings, memory) = (&self.settings, *memory);
-        let plan = PodPlan { settings, isolation, seat: *seat, trust, memory, secret: &secret, owner };
-        let pod = builder_pod(&plan, generation);
+        let plan = PodPlan {
+            settings: &self.settings,
+            isolation: make.isolation,
+            seat: *seat,
+            trust,
+            resources: *resources,
+            avoid,
+            secret: &secret,
+            owner: self.owner(&make.generation).await?,
+            since: make.since,
+            reason: &make.reason,
+        };
+        let pod = builder_pod(&plan, &make.generation);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         let pod = self.call("create a builder", self.pods.create(&params, &pod)).await?;
         let certificate = certificate(&secret, owner_of(&pod)?, &identity, self.ca.certificate());
@@ -171,6 +203,13 @@ impl Cluster {
             return Err(error);
         }
         Ok(read(&pod))
+    }
+
+    /// Exactly this pod as it is now, past every cache. A list of one: the right to list is there anyway.
+    async fn read(&self, seat: u16, uid: &str) -> Result<Option<Daemon>, KubernetesError> {
+        let params = ListParams::default().fields(&format!("metadata.name={}", pod_name(seat)));
+        let pods = self.call("read a builder", self.pods.list(&params)).await?;
+        Ok(pods.items.iter().filter_map(read).find(|daemon| daemon.uid.0 == uid))
     }
 
     /// Writes annotations of exactly this pod, and where a version is given on condition of it.
@@ -236,6 +275,42 @@ pub(crate) async fn call<T>(
     }
 }
 
+/// The text of an answer, read here: kube's own way writes an answer that it cannot read to the log, secrets
+/// with it.
+pub(crate) async fn read_text<T: DeserializeOwned>(
+    limit: Duration,
+    what: &'static str,
+    text: impl Future<Output = kube::Result<String>>,
+) -> Result<T, KubernetesError> {
+    let text = call(limit, what, text).await?;
+    // What serde says about a text may have parts of it.
+    serde_json::from_str(&text).map_err(|_| KubernetesError::Answer { what: "what can be read" })
+}
+
+/// The labels of everything that is the builders', by which operators find it: see [`labels::builders`].
+fn own_labels() -> BTreeMap<String, String> {
+    let labels = [(labels::MANAGED_BY, labels::FABRIQUE), (labels::COMPONENT, labels::BUILDER)];
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+fn manager(generation: &Generation) -> String {
+    format!("{FIELD_MANAGER}-{}", generation.name)
+}
+
+/// Who else has files in the ConfigMap and has written none for longest, beyond those that are kept.
+fn forgotten(map: &ConfigMap, own: &str) -> Vec<String> {
+    let entries = map.metadata.managed_fields.iter().flatten().filter_map(|entry| {
+        let manager =
+            entry.manager.as_deref().filter(|name| name.starts_with(FIELD_MANAGER) && *name != own)?;
+        let applied = entry.operation.as_deref() == Some("Apply");
+        applied.then(|| (entry.time.as_ref().map(|time| time.0), manager.to_owned()))
+    });
+    let mut others: Vec<_> = entries.collect();
+    others.sort();
+    let surplus = others.len().saturating_sub(KEPT_GENERATIONS);
+    others.into_iter().take(surplus).map(|(_, manager)| manager).collect()
+}
+
 fn owner_of<T>(object: &T) -> Result<OwnerReference, KubernetesError>
 where
     T: Resource<DynamicType = ()>,
@@ -256,7 +331,7 @@ fn certificate(name: &str, owner: OwnerReference, identity: &Identity, authority
     Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            labels: Some([(labels::MANAGED_BY.to_owned(), labels::FABRIQUE.to_owned())].into()),
+            labels: Some(own_labels()),
             owner_references: Some(vec![owner]),
             ..Default::default()
         },
@@ -264,5 +339,47 @@ fn certificate(name: &str, owner: OwnerReference, identity: &Identity, authority
         type_: Some("kubernetes.io/tls".to_owned()),
         string_data: Some(data.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
         data: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_found_by_the_selector_of_builders() {
+        let identity = Identity { certificate: "theirs".to_owned(), key: "of nobody else".into() };
+        let pod = OwnerReference { uid: "u1".to_owned(), ..Default::default() };
+        let secret = certificate("builder-0-1", pod.clone(), &identity, "of all");
+        let labels = secret.metadata.labels.unwrap();
+        for wanted in labels::builders().split(',') {
+            let (key, value) = wanted.split_once('=').unwrap();
+            assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+        }
+        assert_eq!(secret.metadata.owner_references, Some(vec![pod]));
+    }
+
+    #[test]
+    fn the_files_of_the_last_generations_are_kept_and_older_ones_given_up() {
+        let entry = |manager: &str, minute: u8, operation: &str| {
+            json!({
+                "manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1",
+                "time": format!("2026-11-29T20:{minute:02}:00Z"),
+            })
+        };
+        let map: ConfigMap = serde_json::from_value(json!({ "metadata": { "managedFields": [
+            entry("fabrique-own", 0, "Apply"),
+            entry("fabrique-d", 4, "Apply"),
+            entry("fabrique-a", 1, "Apply"),
+            entry("fabrique", 2, "Apply"),
+            entry("fabrique-c", 3, "Apply"),
+            entry("kubectl-edit", 0, "Update"),
+            entry("fabrique-x", 0, "Update"),
+        ] } }))
+        .unwrap();
+        assert_eq!(forgotten(&map, "fabrique-own"), ["fabrique-a"]);
+        assert_eq!(forgotten(&ConfigMap::default(), "fabrique-own"), Vec::<String>::new());
     }
 }

@@ -107,7 +107,7 @@ impl Inspector {
         let policies: Api<NetworkPolicy> = Api::namespaced(self.client.clone(), &self.settings.namespace);
         let params = ListParams::default();
         let policies = readable(self.call("list network policies", policies.list(&params)).await)?;
-        Ok(policies.map(|list| judge(&list.items)))
+        Ok(policies.map(|list| judge(&list.items, &self.settings.namespace)))
     }
 
     /// The daemons that are ready.
@@ -118,7 +118,12 @@ impl Inspector {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.settings.namespace);
         let params = ListParams::default().labels(&labels::builders());
         let pods = self.call("list builders", pods.list(&params)).await?;
-        Ok(pods.items.iter().filter_map(read).filter_map(|daemon| endpoint(&daemon)).collect())
+        Ok(pods
+            .items
+            .iter()
+            .filter_map(read)
+            .filter_map(|daemon| endpoint(&self.settings, &daemon))
+            .collect())
     }
 
     async fn call<T>(
@@ -140,7 +145,7 @@ fn readable<T>(answer: Result<T, KubernetesError>) -> Result<Option<T>, Kubernet
 }
 
 /// Whether everything is closed that nobody opened, and nothing opens the world.
-fn judge(policies: &[NetworkPolicy]) -> Vec<Finding> {
+fn judge(policies: &[NetworkPolicy], namespace: &str) -> Vec<Finding> {
     let closed = |direction: &str| {
         policies.iter().filter_map(|policy| policy.spec.as_ref()).any(|spec| {
             let selector = spec.pod_selector.as_ref();
@@ -162,7 +167,7 @@ fn judge(policies: &[NetworkPolicy]) -> Vec<Finding> {
         manifest["kind"] = "NetworkPolicy".into();
         Some(manifest)
     });
-    open.chain(manifests.flat_map(|manifest| findings_in(&manifest))).collect()
+    open.chain(manifests.flat_map(|manifest| findings_in(&manifest, namespace))).collect()
 }
 
 #[cfg(test)]
@@ -173,10 +178,13 @@ mod tests {
 
     fn places(specs: &[Value]) -> Vec<String> {
         let policy = |spec: &Value| {
-            serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": spec })).unwrap()
+            serde_json::from_value(
+                json!({ "metadata": { "name": "p", "namespace": "builders" }, "spec": spec }),
+            )
+            .unwrap()
         };
         let policies: Vec<NetworkPolicy> = specs.iter().map(policy).collect();
-        judge(&policies).iter().map(ToString::to_string).collect()
+        judge(&policies, "builders").iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -195,7 +203,7 @@ mod tests {
         let deny = json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] });
         let world = json!({
             "podSelector": {}, "policyTypes": ["Egress"],
-            "egress": [{ "to": [{ "ipBlock": { "cidr": "0.0.0.0/0" } }] }],
+            "egress": [{ "to": [{ "ipBlock": { "cidr": "0.0.0.0/0" } }], "ports": [{ "port": 443 }] }],
         });
         let told = places(&[deny, world]);
         assert!(told.len() == 1 && told[0].contains("0.0.0.0/0"), "{told:?}");

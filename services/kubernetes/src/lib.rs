@@ -11,6 +11,8 @@
 //! * [`autopsy`]: why a pod is over, by the fields of its status;
 //! * [`isolation`]: which isolation the nodes allow; [`rbac`]: every right that is used, as data;
 //! * [`inspect`]: what a doctor asks, without starting anything;
+//! * [`inventory`]: what the whole cluster has, for whoever compares it with what apps declare;
+//! * [`secrets`]: secrets that are derived from others, and the rights that this takes;
 //! * [`network`]: policies from a typed allow-list, and the refusal of anything that opens the world.
 //!
 //! [`KubernetesPlacement`] is the shell: it watches the pods, lets the pool decide, and does what it says. A build on
@@ -27,6 +29,7 @@ pub mod daemon_toml;
 mod error;
 mod finding;
 pub mod inspect;
+pub mod inventory;
 pub mod isolation;
 pub mod labels;
 pub mod network;
@@ -34,7 +37,9 @@ pub mod pki;
 mod placement;
 pub mod pod;
 pub mod pool;
+mod proxy;
 pub mod rbac;
+pub mod secrets;
 #[cfg(test)]
 mod testing;
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fabrique_core::failure::FailureKind;
-use fabrique_ports::builder::{Autopsy, Condition, Daemon, Need, Placed, Placement, PlacementLease};
+use fabrique_core::id::AppName;
+use fabrique_ports::builder::{
+    Autopsy, BuildFailure, Condition, Daemon, Need, Placed, Placement, PlacementLease,
+};
 use fabrique_ports::{Ambient, PortResult};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -19,17 +22,23 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::autopsy::Cause;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Make};
 use crate::config::Settings;
 use crate::error::KubernetesError;
 use crate::isolation::{Choice, choose};
 use crate::labels;
 use crate::pki::BuilderCa;
 use crate::pod::{DAEMON_PORT, pod_name};
-use crate::pool::{Action, Attempt, Fate, Grant, Holder, Phase, Pool, Retirement, Rules, Ticket, Uid, read};
+use crate::pool::{
+    Action, Attempt, End, Fate, Grant, Holder, Phase, Pool, Retirement, Rules, Ticket, Uid, read,
+};
+use crate::proxy;
 
 /// The pool looks at itself this often when nothing happens: waits end and ages pass without an event.
 const TICK: Duration = Duration::from_millis(500);
+
+/// For a daemon to take a connection, and between attempts at one that does not.
+const KNOCK: Duration = Duration::from_secs(2);
 
 /// Leases daemons in pods. Dropping it stops the watch; pods stay, and the next worker finds them.
 pub struct KubernetesPlacement {
@@ -40,8 +49,7 @@ pub struct KubernetesPlacement {
 
 struct Shared {
     cluster: Cluster,
-    choice: Choice,
-    generation: String,
+    make: Make,
     state: Mutex<State>,
     /// Something happened that may ask for a decision.
     look: Notify,
@@ -72,6 +80,7 @@ impl KubernetesPlacement {
         if !findings.is_empty() {
             return Err(KubernetesError::Settings { findings });
         }
+        let since = ambient.now();
         let me = Holder { worker: worker.to_owned(), incarnation: ambient.ulid() };
         let cluster = Cluster::new(client, settings, ca, ambient);
         let choice = choose(&cluster.settings, cluster.nodes().await?.as_deref());
@@ -80,21 +89,21 @@ impl KubernetesPlacement {
             reason = choice.reason,
             "builders are isolated"
         );
-        cluster.owner().await?;
         let generation = cluster.generation(choice.isolation)?;
+        cluster.owner(&generation).await?;
         let rules = Rules {
             pool: cluster.settings.pool.clone(),
             isolation: choice.isolation,
-            generation: generation.clone(),
-            memory: cluster.settings.resources.memory,
+            generation: generation.name.clone(),
+            since,
+            resources: cluster.settings.resources,
             apps: cluster.settings.apps.clone(),
             longest_pause: cluster.settings.patience.longest_pause,
             me,
         };
         let shared = Arc::new(Shared {
             cluster,
-            choice: choice.clone(),
-            generation,
+            make: Make { isolation: choice.isolation, reason: choice.reason.clone(), generation, since },
             state: Mutex::new(State { pool: Pool::new(rules), callers: HashMap::new() }),
             look: Notify::new(),
             seen: channel::Sender::new(0),
@@ -137,6 +146,9 @@ impl Drop for KubernetesPlacement {
 #[async_trait]
 impl Placement for KubernetesPlacement {
     async fn acquire(&self, need: &Need) -> PortResult<Placed> {
+        if let Some(refusal) = self.shared.cluster.settings.max.refusal(&need.resources) {
+            return Ok(Placed::Full(refusal));
+        }
         let mut place = self.shared.join(need);
         match tokio::time::timeout(need.patience, place.granted()).await {
             Ok(daemon) => Ok(Placed::Lease(PlacementLease { daemon, slot: 0 })),
@@ -159,28 +171,32 @@ impl Placement for KubernetesPlacement {
         self.shared.look.notify_one();
     }
 
-    async fn autopsy(&self, daemon: &Daemon) -> Autopsy {
+    /// A step that was killed in a pod that is well counts as out of memory for as long as more memory can be had: the
+    /// kernel may end one process (cgroup v1, `singleProcessOOMKill`), of which the pod's status says nothing. At the
+    /// limit the failure stays the step's.
+    async fn autopsy(&self, daemon: &Daemon, failure: &BuildFailure) -> Autopsy {
         let Some((seat, address)) = seat_and_address(daemon) else {
             let why = "is no builder pod".to_owned();
             return Autopsy::Died { kind: FailureKind::Infrastructure, why };
         };
         let shared = &self.shared;
-        match shared.fate(seat, address).await {
-            Fate::Over(end) => {
-                let cause = shared.with_node(end.cause, end.node.as_deref()).await;
-                if cause == Cause::OutOfMemory
-                    && let Some(app) = &end.app
-                    && let Some(memory) = shared.state().pool.grow(app)
-                {
-                    tracing::info!(%app, %memory, "the next daemon has more memory");
+        let cause = match shared.fate(seat, address).await {
+            Fate::Over(end) => Some(shared.cause(end).await),
+            Fate::Alive { node } => {
+                let app = shared.app_on(seat, address);
+                let cause = shared.cause_of_silence(seat, address, node.as_deref()).await;
+                if let Some(cause) = &cause {
+                    shared.keep_away(cause, app.as_ref(), node.as_deref());
                 }
-                cause.into()
+                cause
             }
-            // A node that stopped reporting cannot tell that its pods stopped too.
-            Fate::Alive { node } => match shared.node(node.as_deref()).await {
-                Some(node) if crate::autopsy::is_lost(&node) => Cause::NodeLost.into(),
-                Some(_) | None => Autopsy::Alive,
-            },
+        };
+        match cause {
+            Some(cause) => cause.into(),
+            None if failure.killed && shared.grow(shared.app_on(seat, address).as_ref()) => {
+                Autopsy::OutOfMemory
+            }
+            None => Autopsy::Alive,
         }
     }
 
@@ -190,7 +206,8 @@ impl Placement for KubernetesPlacement {
 
     fn daemons(&self) -> Vec<Daemon> {
         let state = self.shared.state();
-        state.pool.daemons().filter_map(endpoint).collect()
+        let settings = &self.shared.cluster.settings;
+        state.pool.daemons().filter_map(|daemon| endpoint(settings, daemon)).collect()
     }
 }
 
@@ -202,7 +219,8 @@ impl Shared {
     fn join(&self, need: &Need) -> Place<'_> {
         let (caller, grant) = oneshot::channel();
         let mut state = self.state();
-        let ticket = state.pool.join(need.app.clone(), need.trust.clone(), self.cluster.now());
+        let (app, trust, now) = (need.app.clone(), need.trust.clone(), self.cluster.now());
+        let ticket = state.pool.ask(app, trust, &need.resources, need.patience, now);
         state.callers.insert(ticket, caller);
         drop(state);
         self.look.notify_one();
@@ -230,6 +248,62 @@ impl Shared {
         }
     }
 
+    async fn cause(&self, end: End) -> Cause {
+        // What is the node's fault by the pod's own status has been noted where that was seen, by every worker.
+        let noted = end.cause.is_the_nodes();
+        let cause = self.with_node(end.cause, end.node.as_deref()).await;
+        if !noted {
+            self.keep_away(&cause, end.app.as_ref(), end.node.as_deref());
+        }
+        if cause == Cause::OutOfMemory {
+            self.grow(end.app.as_ref());
+        }
+        cause
+    }
+
+    /// Why a daemon does not answer whose pod is well as far as anybody can say; nothing when it answers. A node that
+    /// stopped reporting cannot tell that its pods stopped too, and is taken for lost only after a while.
+    async fn cause_of_silence(&self, seat: u16, address: IpAddr, node: Option<&str>) -> Option<Cause> {
+        let deadline = Instant::now() + self.cluster.settings.patience.node;
+        let mut seen = self.seen.subscribe();
+        loop {
+            if self.node(node).await.is_some_and(|node| crate::autopsy::is_lost(&node)) {
+                return Some(Cause::NodeLost);
+            }
+            let fate = self.state().pool.fate(seat, address);
+            if let Fate::Over(end) = fate {
+                return Some(self.cause(end).await);
+            }
+            if answers(address).await {
+                return None;
+            }
+            if Instant::now() >= deadline {
+                return Some(Cause::Silent);
+            }
+            let _ = tokio::time::timeout(KNOCK, seen.changed()).await;
+        }
+    }
+
+    /// The app's next build keeps away from a node that is to blame.
+    fn keep_away(&self, cause: &Cause, app: Option<&AppName>, node: Option<&str>) {
+        if let (true, Some(app), Some(node)) = (cause.is_the_nodes(), app, node) {
+            self.state().pool.avoid(app, node, self.cluster.now());
+        }
+    }
+
+    /// Which app builds on the daemon that we hold in `seat` at `address`.
+    fn app_on(&self, seat: u16, address: IpAddr) -> Option<AppName> {
+        self.state().pool.held(seat, address)?.apps.first().cloned()
+    }
+
+    /// The app's next daemon has more memory, if it may; says whether.
+    fn grow(&self, app: Option<&AppName>) -> bool {
+        let Some(app) = app else { return false };
+        let Some(memory) = self.state().pool.grow(app) else { return false };
+        tracing::info!(%app, %memory, "the next daemon has more memory");
+        true
+    }
+
     async fn node(&self, name: Option<&str>) -> Option<Node> {
         self.cluster.node(name?).await
     }
@@ -248,7 +322,7 @@ impl Shared {
         if let Action::Delete { seat, why, .. } = &action {
             log_retirement(*seat, why);
         }
-        let attempt = self.cluster.perform(&action, self.choice.isolation, &self.generation).await;
+        let attempt = self.cluster.perform(&action, &self.make).await;
         if let Attempt::Failed(problem) = &attempt {
             tracing::warn!(problem, "the API server did not do what was asked");
         }
@@ -268,6 +342,7 @@ impl Shared {
             }
             Action::Release { uid, .. } => state.pool.released(uid, attempt, now),
             Action::Renew { uid, .. } => state.pool.renewed(uid, attempt, now),
+            Action::Look { uid, .. } => state.pool.looked(uid, attempt, now),
             Action::Delete { uid, .. } => state.pool.deleted(uid, &attempt, now),
         });
     }
@@ -297,7 +372,8 @@ struct Place<'a> {
 
 impl Place<'_> {
     async fn granted(&mut self) -> Daemon {
-        match (&mut self.grant).await.ok().and_then(|grant| endpoint(&grant.daemon)) {
+        let settings = &self.shared.cluster.settings;
+        match (&mut self.grant).await.ok().and_then(|grant| endpoint(settings, &grant.daemon)) {
             Some(daemon) => {
                 self.taken = true;
                 daemon
@@ -378,7 +454,7 @@ impl Shared {
             }
             Event::Delete(pod) => {
                 if let Some(uid) = pod.metadata.uid.clone() {
-                    self.change(|state| state.pool.gone(&Uid(uid), read(&pod).as_ref()));
+                    self.change(|state| state.pool.gone(&Uid(uid), read(&pod).as_ref(), now));
                 }
             }
         }
@@ -399,13 +475,29 @@ fn log_retirement(seat: u16, why: &Retirement) {
     }
 }
 
+/// Whether anything listens: who it is, is the builder's to ask.
+async fn answers(address: IpAddr) -> bool {
+    let connected = tokio::net::TcpStream::connect((address, DAEMON_PORT));
+    matches!(tokio::time::timeout(KNOCK, connected).await, Ok(Ok(_)))
+}
+
 /// How a daemon is dialled: by its address, under its pod's name.
-pub(crate) fn endpoint(daemon: &crate::pool::Daemon) -> Option<Daemon> {
+pub(crate) fn endpoint(settings: &Settings, daemon: &crate::pool::Daemon) -> Option<Daemon> {
     let Phase::Ready(address) = daemon.phase else { return None };
     let name = pod_name(daemon.seat);
     let address = format!("tcp://{}", SocketAddr::new(address, DAEMON_PORT));
-    let isolation = Some(daemon.isolation.as_str().to_owned());
-    Some(Daemon { tls_name: Some(name.clone()), name, address, isolation })
+    let isolation = daemon.isolation.as_str();
+    let isolation = Some(match &daemon.reason {
+        Some(reason) => format!("{isolation}: {reason}"),
+        None => isolation.to_owned(),
+    });
+    Some(Daemon {
+        tls_name: Some(name.clone()),
+        name,
+        address,
+        isolation,
+        proxy: proxy::of(settings, daemon.isolation),
+    })
 }
 
 /// What [`endpoint`] made it from. The address tells a pod from the next one in its seat.
@@ -418,18 +510,28 @@ fn seat_and_address(daemon: &Daemon) -> Option<(u16, IpAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::AppDaemon;
+    use crate::testing::{AppDaemon, settings};
 
     #[test]
     fn a_lease_names_its_pod() {
         let daemon = AppDaemon::ready(3).daemon();
-        let endpoint = endpoint(&daemon).unwrap();
+        let endpoint = endpoint(&settings(), &daemon).unwrap();
         assert_eq!(endpoint.tls_name.as_deref(), Some("builder-3"));
         assert_eq!(endpoint.address, "tcp://198.18.128.3:1234");
         assert_eq!(seat_and_address(&endpoint), Some((3, AppDaemon::address(3))));
         assert_eq!(endpoint.to_string(), "builder-3 (userns)");
-        let other =
-            Daemon { name: "bk-1".into(), address: "tcp://a:1".into(), tls_name: None, isolation: None };
+        let chosen = crate::pool::Daemon { reason: Some("it is configured".into()), ..daemon };
+        assert_eq!(
+            super::endpoint(&settings(), &chosen).unwrap().to_string(),
+            "builder-3 (userns: it is configured)"
+        );
+        let other = Daemon {
+            name: "bk-1".into(),
+            address: "tcp://a:1".into(),
+            tls_name: None,
+            isolation: None,
+            proxy: None,
+        };
         assert_eq!(seat_and_address(&other), None);
     }
 }

@@ -1,5 +1,5 @@
-//! The builder pod: a typed value from a pure function, the same for every app but for its memory and its trust
-//! domain. Nothing in it comes from a repository.
+//! The builder pod: a typed value from a pure function, the same for every app but for what it has of its node and its
+//! trust domain. Nothing in it comes from a repository.
 //!
 //! What every pod has in common is here; `shape` has what the two isolations do differently, `gate` the init container.
 
@@ -9,16 +9,17 @@ mod shape;
 use std::collections::BTreeMap;
 
 use fabrique_core::id::{Digest, TrustDomain};
+use fabrique_core::time::Timestamp;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, ContainerPort, ExecAction, LocalObjectReference, NodeAffinity, NodeSelector,
-    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Probe, ResourceRequirements,
-    TopologySpreadConstraint,
+    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, PreferredSchedulingTerm, Probe,
+    ResourceRequirements, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
 use self::shape::Shape;
-use crate::config::{Bytes, Isolation, Settings};
+use crate::config::{Amount, Bytes, Isolation, Resources, Settings};
 use crate::daemon_toml::buildkitd_toml;
 use crate::labels;
 
@@ -31,10 +32,10 @@ pub const GATE_CONTAINER: &str = "gate";
 /// A node with one of these labels belongs to the control plane, where no builder runs.
 pub const CONTROL_PLANE_LABELS: [&str; 2] =
     ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
-/// The ConfigMap with `buildkitd.toml`, one key for each isolation. It owns all builder pods.
+/// The ConfigMap with `buildkitd.toml`, whose keys are named by their content. It owns all builder pods.
 pub const CONFIG_MAP: &str = "fabrique-builders";
-/// Its key for the certificates that daemons believe besides their image's.
-pub const AUTHORITIES: &str = "authorities.pem";
+/// What its keys of certificates begin with, which daemons believe besides their image's.
+const AUTHORITIES: &str = "authorities";
 
 /// Tell autoscalers that a pod with a build in it is not theirs to move.
 const DISRUPTION_ANNOTATIONS: [(&str, &str); 2] =
@@ -51,12 +52,30 @@ pub struct PodPlan<'a> {
     pub seat: u16,
     /// Who may use it.
     pub trust: &'a TrustDomain,
-    /// Its memory.
-    pub memory: Bytes,
+    /// What it has.
+    pub resources: Resources,
+    /// Nodes that it is to keep away from, where another can be had: a build failed there, and not by itself.
+    pub avoid: &'a [String],
     /// The Secret with its certificate; see [`crate::pki`].
     pub secret: &'a str,
     /// What all builder pods belong to.
     pub owner: OwnerReference,
+    /// When the worker that makes it was started.
+    pub since: Timestamp,
+    /// Why it has this isolation.
+    pub reason: &'a str,
+}
+
+/// What pods of one configuration share, under a name that is a hash of it. A pod of another generation gets no
+/// further build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generation {
+    /// Twelve hexadecimal digits.
+    pub name: String,
+    /// Its keys in [`CONFIG_MAP`]: workers of several generations write their files side by side, and a pod that is
+    /// made during a rollout reads those it was made for.
+    toml: String,
+    authorities: Option<String>,
 }
 
 /// The name of the pod in a seat. Names are taken by creating, so two workers cannot fill one seat.
@@ -65,50 +84,59 @@ pub fn pod_name(seat: u16) -> String {
     format!("builder-{seat}")
 }
 
-/// The key of an isolation's file in [`CONFIG_MAP`].
-#[must_use]
-pub fn config_key(isolation: Isolation) -> String {
-    format!("{}.toml", isolation.as_str())
-}
-
-/// The files of [`CONFIG_MAP`], of both isolations so that pods of both can run during a change.
+/// The files of [`CONFIG_MAP`], of both isolations so that either can be tried by hand.
 ///
 /// # Errors
 /// As [`buildkitd_toml`].
 pub fn config_files(settings: &Settings) -> Result<BTreeMap<String, String>, toml::ser::Error> {
-    let file = |isolation| Ok((config_key(isolation), buildkitd_toml(settings, isolation)?));
-    let authorities = settings.daemon.authorities.iter().map(|pem| Ok((AUTHORITIES.to_owned(), pem.clone())));
-    [Isolation::Userns, Isolation::Rootless].into_iter().map(file).chain(authorities).collect()
+    let named = |name: &str, ending: &str, content: String| {
+        (format!("{name}-{}.{ending}", Digest::of(content.as_bytes()).short()), content)
+    };
+    let toml =
+        |isolation: Isolation| Ok(named(isolation.as_str(), "toml", buildkitd_toml(settings, isolation)?));
+    let authorities =
+        settings.daemon.authorities.iter().map(|pem| Ok(named(AUTHORITIES, "pem", pem.clone())));
+    [Isolation::Userns, Isolation::Rootless].into_iter().map(toml).chain(authorities).collect()
 }
 
-/// A hash of everything that pods of one configuration share. A pod of another generation gets no further build.
-///
-/// # Errors
-/// As [`buildkitd_toml`].
-pub fn generation(settings: &Settings, isolation: Isolation, files: &BTreeMap<String, String>) -> String {
-    let spec = pod_spec(settings, isolation, settings.resources.memory, "");
-    let files = [config_key(isolation), AUTHORITIES.to_owned()].map(|key| files.get(&key));
-    let text = serde_json::json!({ "spec": spec, "files": files }).to_string();
-    Digest::of(text.as_bytes()).short().to_owned()
+/// The generation of pods of one isolation, with the files of [`config_files`].
+#[must_use]
+pub fn generation(settings: &Settings, isolation: Isolation, files: &BTreeMap<String, String>) -> Generation {
+    let key = |name: &str| files.keys().find(|key| key.starts_with(&format!("{name}-"))).cloned();
+    let toml = key(isolation.as_str()).unwrap_or_default();
+    let mut generation = Generation { name: String::new(), toml, authorities: key(AUTHORITIES) };
+    let spec = pod_spec(settings, isolation, &settings.resources, "", &generation);
+    // What a pod says that it has is a part of it: one that an older release made does not, and is of no use to this.
+    let text =
+        serde_json::json!({ "spec": spec, "says": labels::resources(&settings.resources) }).to_string();
+    Digest::of(text.as_bytes()).short().clone_into(&mut generation.name);
+    generation
 }
 
 /// The pod.
 #[must_use]
-pub fn builder_pod(plan: &PodPlan<'_>, generation: &str) -> Pod {
+pub fn builder_pod(plan: &PodPlan<'_>, generation: &Generation) -> Pod {
     let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
     };
     let mut annotations = text(&DISRUPTION_ANNOTATIONS);
     annotations.insert(labels::TRUST_DOMAIN.to_owned(), plan.trust.to_string());
-    annotations.insert(labels::MEMORY.to_owned(), plan.memory.0.to_string());
+    annotations.extend(labels::resources(&plan.resources));
+    annotations.insert(labels::SINCE.to_owned(), plan.since.0.to_string());
+    annotations.insert(labels::START_LIMIT.to_owned(), plan.settings.pool.start.as_millis().to_string());
+    annotations.insert(labels::ISOLATION_REASON.to_owned(), plan.reason.to_owned());
     let labels = text(&[
         (labels::COMPONENT, labels::BUILDER),
         (labels::MANAGED_BY, labels::FABRIQUE),
         (labels::SEAT, &plan.seat.to_string()),
         (labels::TRUST, &labels::trust_label(plan.trust)),
         (labels::ISOLATION, plan.isolation.as_str()),
-        (labels::GENERATION, generation),
+        (labels::GENERATION, &generation.name),
     ]);
+    let mut spec = pod_spec(plan.settings, plan.isolation, &plan.resources, plan.secret, generation);
+    if let Some(affinity) = spec.affinity.as_mut().and_then(|affinity| affinity.node_affinity.as_mut()) {
+        affinity.preferred_during_scheduling_ignored_during_execution = elsewhere(plan.avoid);
+    }
     Pod {
         metadata: ObjectMeta {
             name: Some(pod_name(plan.seat)),
@@ -118,12 +146,18 @@ pub fn builder_pod(plan: &PodPlan<'_>, generation: &str) -> Pod {
             owner_references: Some(vec![plan.owner.clone()]),
             ..Default::default()
         },
-        spec: Some(pod_spec(plan.settings, plan.isolation, plan.memory, plan.secret)),
+        spec: Some(spec),
         status: None,
     }
 }
 
-fn pod_spec(settings: &Settings, isolation: Isolation, memory: Bytes, secret: &str) -> PodSpec {
+fn pod_spec(
+    settings: &Settings,
+    isolation: Isolation,
+    resources: &Resources,
+    secret: &str,
+    generation: &Generation,
+) -> PodSpec {
     let scheduling = &settings.scheduling;
     let shape = Shape::of(isolation);
     let pull_secrets = settings.pull.secrets.iter().map(|name| LocalObjectReference { name: name.clone() });
@@ -144,16 +178,15 @@ fn pod_spec(settings: &Settings, isolation: Isolation, memory: Bytes, secret: &s
         host_aliases: none_if_empty(settings.host_aliases.clone(), Vec::is_empty),
         image_pull_secrets: none_if_empty(pull_secrets.collect(), Vec::is_empty),
         init_containers: Some(vec![gate::container(settings, &shape)]),
-        containers: vec![daemon(settings, &shape, memory)],
-        volumes: Some(shape.volumes(settings, isolation, secret)),
+        containers: vec![daemon(settings, &shape, resources)],
+        volumes: Some(shape.volumes(settings, secret, generation)),
         ..Default::default()
     }
 }
 
-fn daemon(settings: &Settings, shape: &Shape, memory: Bytes) -> Container {
-    let resources = &settings.resources;
-    let storage = node_disk(settings).map(|storage| ("ephemeral-storage", storage.quantity()));
-    let both: Vec<_> = [("memory", memory.quantity())].into_iter().chain(storage).collect();
+fn daemon(settings: &Settings, shape: &Shape, resources: &Resources) -> Container {
+    let storage = node_disk(settings, resources).map(|storage| ("ephemeral-storage", storage.quantity()));
+    let both: Vec<_> = [("memory", resources.memory.quantity())].into_iter().chain(storage).collect();
     let requests = both.iter().cloned().chain([("cpu", resources.cpu.quantity())]);
     let limits = both.iter().cloned().chain(resources.cpu_limit.map(|cpu| ("cpu", cpu.quantity())));
     Container {
@@ -182,8 +215,8 @@ fn daemon(settings: &Settings, shape: &Shape, memory: Bytes) -> Container {
 }
 
 /// What the pod may write to the node's disk. The cache counts where it has no volume of its own.
-fn node_disk(settings: &Settings) -> Option<Bytes> {
-    let own = settings.resources.ephemeral_storage?;
+fn node_disk(settings: &Settings, resources: &Resources) -> Option<Bytes> {
+    let own = resources.ephemeral_storage?;
     let cache = if settings.cache.storage_class.is_some() { 0 } else { settings.cache.size.0 };
     Some(Bytes(own.0.saturating_add(cache)))
 }
@@ -228,6 +261,30 @@ fn workers_only() -> Affinity {
         }),
         ..Default::default()
     }
+}
+
+/// Preferred, not required: where there is no other node, the same one is better than none. By the node's name and not
+/// by its label `kubernetes.io/hostname`, since the two may differ.
+fn elsewhere(nodes: &[String]) -> Option<Vec<PreferredSchedulingTerm>> {
+    /// The most there is.
+    const WEIGHT: i32 = 100;
+    let name = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "NotIn".to_owned(),
+        values: None,
+    };
+    // One a node: `NotIn` takes a single name of this field.
+    let term = |node: &String| PreferredSchedulingTerm {
+        weight: WEIGHT,
+        preference: NodeSelectorTerm {
+            match_fields: Some(vec![NodeSelectorRequirement {
+                values: Some(vec![node.clone()]),
+                ..name.clone()
+            }]),
+            match_expressions: None,
+        },
+    };
+    none_if_empty(nodes.iter().map(term).collect(), Vec::is_empty)
 }
 
 /// The operator's constraints; one without a selector would count no pod at all.

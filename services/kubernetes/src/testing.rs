@@ -3,12 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use fabrique_core::app::BuildResources;
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_core::time::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::config::{Bytes, Isolation, PoolSettings, Settings};
-use crate::pool::{Claim, Daemon, Holder, Phase, Rules, Uid};
+use crate::config::{Bytes, Isolation, PoolSettings, Resources, Settings};
+use crate::pod::Generation;
+use crate::pool::{Claim, Daemon, Holder, Phase, Pool, Rules, Ticket, Uid};
 
 pub(crate) fn settings() -> Settings {
     let digest = "0".repeat(63) + "1";
@@ -30,12 +32,34 @@ pub(crate) fn owner() -> OwnerReference {
     }
 }
 
+pub(crate) fn generation_named(name: &str) -> Generation {
+    let files = crate::pod::config_files(&settings()).unwrap();
+    let mut generation = crate::pod::generation(&settings(), Isolation::Userns, &files);
+    generation.name = name.into();
+    generation
+}
+
+fn resources() -> Resources {
+    Resources { memory: Bytes::gibi(1), ..Resources::default() }
+}
+
+/// Of whoever waits for a daemon: `worker.patience` as it is by default.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+impl Pool {
+    /// Joins the queue, for an app that wishes for nothing beyond the others.
+    pub(crate) fn join(&mut self, app: AppName, trust: TrustDomain, now: Timestamp) -> Ticket {
+        self.ask(app, trust, &BuildResources::default(), PATIENCE, now)
+    }
+}
+
 pub(crate) fn rules() -> Rules {
     Rules {
         pool: PoolSettings::default(),
         isolation: Isolation::Userns,
         generation: "now".into(),
-        memory: Bytes::gibi(1),
+        since: Timestamp(1_000_000),
+        resources: resources(),
         apps: std::collections::BTreeMap::new(),
         longest_pause: Duration::from_secs(30),
         me: Holder { worker: "worker-1".into(), incarnation: "now".into() },
@@ -58,12 +82,16 @@ impl AppDaemon {
             seat,
             trust: TrustDomain::parse("atlas").unwrap(),
             isolation: Isolation::Userns,
+            reason: None,
             generation: "now".into(),
-            memory: Bytes::gibi(1),
+            since: Timestamp(1_000_000),
+            start_limit: None,
+            resources: resources(),
             phase: Phase::Ready(Self::address(seat)),
             node: Some("worker-1".into()),
             ending: false,
             claim: None,
+            claim_limit: None,
             apps: vec![],
             builds: 0,
             created: Timestamp(1_000_000),
@@ -77,6 +105,10 @@ impl AppDaemon {
         self
     }
 
+    pub(crate) fn resources(self, resources: Resources) -> Self {
+        self.with(|daemon| daemon.resources = resources)
+    }
+
     pub(crate) fn apps(self, apps: &[&str]) -> Self {
         let apps = apps.iter().map(|app| AppName::parse(app).unwrap()).collect();
         self.with(|daemon| daemon.apps = apps)
@@ -85,6 +117,11 @@ impl AppDaemon {
     pub(crate) fn claimed_by(self, worker: &str) -> Self {
         let holder = Holder { worker: worker.into(), incarnation: "now".into() };
         self.with(|daemon| daemon.claim = Some(Claim { holder, beat: 0 }))
+    }
+
+    /// Of a worker that may be silent for so long.
+    pub(crate) fn claim_limit(self, limit: Duration) -> Self {
+        self.with(|daemon| daemon.claim_limit = Some(limit))
     }
 
     pub(crate) fn builds(self, builds: u32) -> Self {
@@ -109,6 +146,16 @@ impl AppDaemon {
 
     pub(crate) fn generation(self, generation: &str) -> Self {
         self.with(|daemon| daemon.generation = generation.into())
+    }
+
+    /// Made by a worker that was started then.
+    pub(crate) fn since(self, since: Timestamp) -> Self {
+        self.with(|daemon| daemon.since = since)
+    }
+
+    /// Made by a worker that lets it take so long to become ready.
+    pub(crate) fn start_limit(self, limit: Duration) -> Self {
+        self.with(|daemon| daemon.start_limit = Some(limit))
     }
 
     pub(crate) fn phase(self, phase: Phase) -> Self {

@@ -1,14 +1,18 @@
 //! The newest parsed state of `cluster/apps`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_declarations::{Contract, Finding};
+use fabrique_gitops::render::Standing;
 use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree};
 use fabrique_ports::PortResult;
 use fabrique_ports::deployments::{Deployments, Snapshot, SnapshotFile};
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::source;
+
+use crate::declared::contract_of;
 
 /// `cluster/apps` at one commit, parsed.
 #[derive(Debug)]
@@ -19,6 +23,31 @@ pub struct Apps {
     pub tree: Tree,
     /// The registrations in them, and what is wrong with the others.
     pub registrations: Registrations,
+    /// What the cluster offers, if it says so, or what is wrong with that.
+    pub contract: Result<Option<Contract>, Vec<Finding>>,
+    applications: OnceLock<Standing>,
+}
+
+impl Apps {
+    /// Parses the files of one commit.
+    #[must_use]
+    pub fn parse(commit: Revision, tree: Tree, rules: &Rules) -> Self {
+        let registrations = Registrations::load(&tree, rules);
+        let contract = contract_of(&tree);
+        Self { commit, tree, registrations, contract, applications: OnceLock::new() }
+    }
+
+    /// The Applications in its files, read at the first call.
+    pub fn applications(&self) -> &Standing {
+        self.applications.get_or_init(|| Standing::of(&self.tree))
+    }
+
+    /// Reads the Applications as those of `before` were, where they were: only what changed since.
+    fn follow(&self, before: &Self) {
+        if let Some(known) = before.applications.get() {
+            self.applications.get_or_init(|| known.on(&self.tree));
+        }
+    }
 }
 
 /// Reads `cluster/apps`; parses it only when its head moved.
@@ -60,8 +89,10 @@ impl AppsReader {
             return Ok(newest);
         }
         let tree = tree_of(&snapshot);
-        let registrations = Registrations::load(&tree, &self.rules);
-        let apps = Arc::new(Apps { commit: snapshot.commit, tree, registrations });
+        let apps = Arc::new(Apps::parse(snapshot.commit, tree, &self.rules));
+        if let Some(before) = self.last_read() {
+            apps.follow(&before);
+        }
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&apps));
         Ok(apps)
     }
@@ -103,4 +134,32 @@ pub fn entry(kind: source::FileKind, bytes: Bytes) -> Entry {
         source::FileKind::Submodule => FileKind::Submodule,
     };
     Entry { kind, bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apps(commit: char, files: &[(&str, &str)]) -> Apps {
+        let files = files.iter().map(|(path, text)| {
+            (fabrique_core::id::RelPath::parse(path).unwrap(), Entry::regular((*text).to_owned()))
+        });
+        let commit = Revision::parse(&commit.to_string().repeat(40)).unwrap();
+        Apps::parse(commit, files.collect(), &Rules { registries: Vec::new() })
+    }
+
+    #[test]
+    fn applications_are_read_once_for_each_head_and_of_the_next_one_only_what_changed() {
+        let (one, two) = (("applications/one.yaml", "kind: A\n"), ("applications/two.yaml", "kind: A\n"));
+        let first = apps('a', &[one, two, ("apps/README.md", "")]);
+        assert_eq!(first.applications().files_read(), 2);
+        assert!(std::ptr::eq(first.applications(), first.applications()));
+        let next = apps('b', &[one, (two.0, "kind: B\n"), ("applications/three.yaml", "")]);
+        next.follow(&first);
+        assert_eq!(next.applications().files_read(), 2);
+        // Where nobody renders, nobody reads them.
+        let (idle, after) = (apps('c', &[one]), apps('d', &[one, two]));
+        after.follow(&idle);
+        assert!(after.applications.get().is_none());
+    }
 }

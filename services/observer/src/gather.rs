@@ -6,17 +6,19 @@ use std::sync::Arc;
 use fabrique_core::app::{App, Composition, DeployedImage, Environment, Hold, ImageFrom, InfraFrom};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, decide};
-use fabrique_core::id::{BuildKey, Channel, RelPath, Revision};
+use fabrique_core::id::{
+    AppName, BranchName, BuildKey, Channel, EnvironmentName, RelPath, RepoName, Revision,
+};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::policy::Policy;
 use fabrique_core::relation::{Relation, Watched};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Candidate;
 use fabrique_core::view::{
-    EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, Step, Target, View,
+    Declared, EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Recorded, Step, Target, View,
 };
 use fabrique_gitops::head::{self, Bindings, EnvironmentHead};
-use fabrique_gitops::{Tree, composition, overlay, plan};
+use fabrique_gitops::{composition, overlay, plan};
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::records::Records;
 use fabrique_ports::registry::Registry;
@@ -26,6 +28,8 @@ use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use crate::ahead::Ahead;
 use crate::apps::Apps;
 use crate::compare::{Comparison, Known};
+use crate::declared::Own;
+use crate::heads::Heads;
 use crate::watch::WatchedPaths;
 
 /// Gathers views from the ports.
@@ -37,16 +41,37 @@ pub struct Observer {
     records: Arc<dyn Records>,
     policy: Policy,
     pub(crate) known: Arc<Known>,
+    heads: Option<Arc<Heads>>,
 }
 
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
 #[derive(Debug, Clone)]
 pub struct CandidateView {
-    /// The branch's head, if there is one.
+    /// The head of the branch, if there is one: what is declared there counts.
     pub head: Option<Revision>,
+    /// What should be built: the head, or the ancestor that it pins.
+    pub target: Option<Revision>,
+    /// What the app's declaration says of a change.
+    pub declared: Declared,
     /// Each environment with the build as candidate of its image channel. The infra channel is seen from
-    /// the head.
+    /// the target.
     pub environments: Vec<(EnvironmentView, Candidate)>,
+}
+
+impl CandidateView {
+    fn at(
+        head: Revision,
+        own: Own,
+        declared: Declared,
+        environments: Vec<(EnvironmentView, Candidate)>,
+    ) -> Self {
+        Self { head: Some(head), target: Some(own.target), declared, environments }
+    }
+
+    /// Without a branch nothing can be said.
+    fn without_branch() -> Self {
+        Self { head: None, target: None, declared: Declared::Admitted, environments: Vec::new() }
+    }
 }
 
 impl Observer {
@@ -59,7 +84,22 @@ impl Observer {
         records: Arc<dyn Records>,
         policy: Policy,
     ) -> Self {
-        Self { forge, source, registry, records, policy, known: Arc::default() }
+        Self { forge, source, registry, records, policy, known: Arc::default(), heads: None }
+    }
+
+    /// The same for one look at many apps, with as few requests as can be: the forge is asked for each branch once,
+    /// however many apps follow it or depend on one that does, and for no declaration of a head that is deployed.
+    #[must_use]
+    pub fn for_one_round(&self) -> Self {
+        Self { heads: Some(Arc::default()), ..self.clone() }
+    }
+
+    /// Where a branch is.
+    pub(crate) async fn head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
+        match &self.heads {
+            Some(heads) => heads.ask(self.forge.as_ref(), repo, branch).await,
+            None => self.forge.branch_head(repo, branch).await,
+        }
     }
 
     /// The bounds that views carry.
@@ -77,7 +117,8 @@ impl Observer {
     }
 
     /// Everything the decision about `app` reads. Costs one request to the forge when the head is what is
-    /// deployed; the record and the registry are asked only when an image is wanted.
+    /// deployed, and one more when its declaration was not read at this head; the record, the registry and the apps
+    /// that it depends on are asked only when something is wanted.
     ///
     /// # Errors
     /// When a peer that has to be asked does not answer.
@@ -99,7 +140,7 @@ impl Observer {
     ) -> PortResult<View> {
         let head = match ahead.and_then(|ahead| ahead.head_of(app)) {
             Some(head) => head.clone(),
-            None => self.forge.branch_head(&app.source.repo, &app.source.branch).await?,
+            None => self.head(&app.source.repo, &app.source.branch).await?,
         };
         let head = match head {
             BranchHead::At(head) => head,
@@ -135,22 +176,50 @@ impl Observer {
     }
 
     async fn view(&self, gathering: &Gathering<'_>, head: &Revision) -> PortResult<View> {
+        // A declaration stops moves and nothing else: where the head is deployed it is not worth a request.
+        if self.heads.is_some() && gathering.shows(head) {
+            let view = self.view_as_declared(gathering, head, &Own::silent(head)).await?;
+            if !changes(&view) {
+                return Ok(view);
+            }
+        }
+        let own = self.own(gathering.app, head).await?;
+        if own.is_pinned() && gathering.tip.is_some() {
+            return Err(needs_history());
+        }
+        self.view_as_declared(gathering, head, &own).await
+    }
+
+    async fn view_as_declared(
+        &self,
+        gathering: &Gathering<'_>,
+        head: &Revision,
+        own: &Own,
+    ) -> PortResult<View> {
         let (app, memory) = (gathering.app, gathering.memory);
+        let target = &own.target;
         let mut environments = Vec::with_capacity(app.environments.len());
         for environment in &app.environments {
-            environments.push(gathering.environment(environment, head, head, None).await?);
+            environments.push(gathering.environment(environment, target, target, None).await?);
         }
-        let key = BuildInputs::of(app, head, memory.rebuild).key();
+        let key = BuildInputs::of(app, target, memory.rebuild).key();
         let mut view = View {
             now: gathering.now,
-            target: Target::At { revision: head.clone(), key: key.clone() },
+            head: Some(head.clone()),
+            target: Target::At { revision: target.clone(), key: key.clone() },
+            declared: gathering.word(own).await?,
+            awaits: BTreeSet::new(),
             environments,
-            last_built: gathering.last_built(head).await?,
+            last_built: gathering.last_built(target).await?,
             record: None,
-            running_to_target: gathering.running_to(head).await?,
+            running_to_target: gathering.running_to(target).await?,
             memory: memory.clone(),
             policy: self.policy.clone(),
         };
+        if view.declared == Declared::Admitted && changes(&view) {
+            (view.declared, view.awaits) = self.word_of_others(app, gathering.apps, head, own).await?;
+        }
+        view.awaits.extend(gathering.refused_for(target));
         if matches!(decide(&view).action, Action::Build { .. } | Action::WaitUntil(_) | Action::Commit(_)) {
             view.record = self.recorded(app, &key).await?;
         }
@@ -175,20 +244,35 @@ impl Observer {
         let ahead = ahead.filter(|ahead| ahead.is_after(apps));
         let head = match ahead.and_then(|ahead| ahead.head_of(app)) {
             Some(head) => head.clone(),
-            None => self.forge.branch_head(&app.source.repo, &app.source.branch).await?,
+            None => self.head(&app.source.repo, &app.source.branch).await?,
         };
         let BranchHead::At(head) = head else {
-            return Ok(CandidateView { head: None, environments: Vec::new() });
+            return Ok(CandidateView::without_branch());
         };
+        let own = self.own(app, &head).await?;
         let mut gathering = Gathering::new(self, app, apps, memory, now)?;
-        gathering.tip = ahead.filter(|_| head == *revision);
+        let declared = self.word(&gathering, &head, &own).await?;
+        let at = Standpoint { head: &head, target: &own.target };
+        gathering.tip = ahead.filter(|_| head == *revision && own.target == head);
         if gathering.tip.is_some() {
-            if let Ok(seen) = gathering.candidates(&head, revision, key).await {
-                return Ok(seen);
+            if let Ok(environments) = gathering.candidates(&at, revision, key).await {
+                return Ok(CandidateView::at(head, own, declared, environments));
             }
             gathering.tip = None;
         }
-        gathering.candidates(&head, revision, key).await
+        let environments = gathering.candidates(&at, revision, key).await?;
+        Ok(CandidateView::at(head, own, declared, environments))
+    }
+
+    /// What is declared of a change that is about to be made.
+    async fn word(&self, gathering: &Gathering<'_>, head: &Revision, own: &Own) -> PortResult<Declared> {
+        match gathering.word(own).await? {
+            Declared::Admitted => {
+                let others = self.word_of_others(gathering.app, gathering.apps, head, own).await?;
+                Ok(others.0)
+            }
+            stopped @ (Declared::Waits(_) | Declared::Refused(_)) => Ok(stopped),
+        }
     }
 
     /// How the infra channels stand to the head, when there is no image to judge.
@@ -202,16 +286,18 @@ impl Observer {
         memory: &Memory,
         now: Timestamp,
     ) -> PortResult<CandidateView> {
-        let BranchHead::At(head) = self.forge.branch_head(&app.source.repo, &app.source.branch).await? else {
-            return Ok(CandidateView { head: None, environments: Vec::new() });
+        let BranchHead::At(head) = self.head(&app.source.repo, &app.source.branch).await? else {
+            return Ok(CandidateView::without_branch());
         };
+        let own = self.own(app, &head).await?;
         let gathering = Gathering::new(self, app, apps, memory, now)?;
+        let declared = self.word(&gathering, &head, &own).await?;
         let mut environments = Vec::with_capacity(app.environments.len());
         for environment in &app.environments {
-            let view = gathering.environment(environment, &head, &head, None).await?;
+            let view = gathering.environment(environment, &own.target, &own.target, None).await?;
             environments.push((view, Candidate::Target));
         }
-        Ok(CandidateView { head: Some(head), environments })
+        Ok(CandidateView::at(head, own, declared, environments))
     }
 
     /// The image recorded for `key`, if the registry still has it.
@@ -229,7 +315,10 @@ impl Observer {
     fn without_target(&self, memory: &Memory, now: Timestamp, why: String) -> View {
         View {
             now,
+            head: None,
             target: Target::Nothing(why),
+            declared: Declared::Admitted,
+            awaits: BTreeSet::new(),
             environments: Vec::new(),
             last_built: None,
             record: None,
@@ -240,11 +329,21 @@ impl Observer {
     }
 }
 
+/// From where a finished build is seen.
+struct Standpoint<'a> {
+    head: &'a Revision,
+    target: &'a Revision,
+}
+
+/// Whether something is to be changed, or is being.
+fn changes(view: &View) -> bool {
+    decide(view).action != Action::Nothing
+}
+
 /// One gathering: the app, the state it is seen in, and comparisons made at most once each.
 struct Gathering<'a> {
     app: &'a App,
-    base: &'a Revision,
-    tree: &'a Tree,
+    apps: &'a Apps,
     heads: Vec<EnvironmentHead>,
     memory: &'a Memory,
     now: Timestamp,
@@ -266,8 +365,7 @@ impl<'a> Gathering<'a> {
         let comparison = Comparison::new(observer.source.as_ref(), &app.source.repo, &observer.known);
         Ok(Self {
             app,
-            base: &apps.commit,
-            tree: &apps.tree,
+            apps,
             heads: head::observe(&apps.tree, app),
             memory,
             now,
@@ -277,25 +375,71 @@ impl<'a> Gathering<'a> {
         })
     }
 
-    /// Every environment with the build of `revision` as the candidate of its image channel.
+    /// The apps that have to be committed before `target` is, by what came of it on this state.
+    fn refused_for(&self, target: &Revision) -> BTreeSet<AppName> {
+        let channels =
+            self.memory.environments.iter().filter(|(name, _)| {
+                self.app.environments.iter().any(|environment| environment.name == **name)
+            });
+        let channels = channels.flat_map(|(_, remembered)| [&remembered.image, &remembered.infra]);
+        channels.flat_map(|channel| channel.awaits(target, &self.apps.commit)).cloned().collect()
+    }
+
+    /// Every environment with the build of `revision` as the candidate of its image channel. Whether what is deployed
+    /// left the branch is for the head to say, which a pin is behind.
     async fn candidates(
         &self,
-        head: &Revision,
+        at: &Standpoint<'_>,
         revision: &Revision,
         key: &BuildKey,
-    ) -> PortResult<CandidateView> {
-        let target = self.comparison.relation(revision, head).await?;
+    ) -> PortResult<Vec<(EnvironmentView, Candidate)>> {
+        let target = self.comparison.relation(revision, at.target).await?;
         let mut environments = Vec::with_capacity(self.app.environments.len());
         for environment in &self.app.environments {
-            let view = self.environment(environment, revision, head, Some(key)).await?;
+            let view = self.environment(environment, revision, at.target, Some(key)).await?;
             let deployed_to_target = match &view.image.step {
-                Some(step) if revision == head => Some(step.relation),
-                Some(step) => Some(self.comparison.relation(&step.from, head).await?),
+                Some(step) if revision == at.head => Some(step.relation),
+                Some(step) => Some(self.comparison.relation(&step.from, at.head).await?),
                 None => None,
             };
             environments.push((view, Candidate::Build { target, deployed_to_target }));
         }
-        Ok(CandidateView { head: Some(head.clone()), environments })
+        Ok(environments)
+    }
+
+    /// What the app by itself says of a change.
+    async fn word(&self, own: &Own) -> PortResult<Declared> {
+        let mut deployed = Vec::new();
+        if own.is_pinned() {
+            for (environment, revision) in self.followed() {
+                deployed.push((
+                    environment,
+                    revision,
+                    self.comparison.relation(revision, &own.target).await?,
+                ));
+            }
+        }
+        Ok(own.word(&self.app.name, deployed))
+    }
+
+    /// Whether all that automation would move is at `head`.
+    fn shows(&self, head: &Revision) -> bool {
+        let mut deployed = self.followed().peekable();
+        deployed.peek().is_some() && deployed.all(|(_, revision)| revision == head)
+    }
+
+    /// What is deployed where automation would move it.
+    fn followed(&self) -> impl Iterator<Item = (&EnvironmentName, &Revision)> {
+        self.app.environments.iter().flat_map(|environment| {
+            let seen = self.heads.iter().find(|head| head.environment == environment.name);
+            let composition = seen.and_then(|head| head.composition.as_ref().ok());
+            let image = composition.and_then(|composition| composition.image.deployed.as_ref());
+            let image = image.filter(|_| environment.image == ImageFrom::Build).map(|image| &image.revision);
+            let infra = composition.and_then(|composition| composition.infra.deployed.as_ref());
+            let infra = infra.filter(|_| matches!(environment.infra, InfraFrom::Head(_)));
+            let infra = infra.map(|infra| &infra.revision);
+            [image, infra].into_iter().flatten().map(|revision| (&environment.name, revision))
+        })
     }
 
     async fn step(&self, from: &Revision, to: &Revision, paths: &WatchedPaths) -> PortResult<Step> {
@@ -344,7 +488,8 @@ impl<'a> Gathering<'a> {
         };
         Ok(ImageView {
             follows_builds: environment.image == ImageFrom::Build,
-            trouble: remembered.refusal(candidate, self.base).map(str::to_owned),
+            trouble: remembered.trouble(candidate, &self.apps.commit),
+            waits: remembered.waits(candidate, &self.apps.commit),
             hold: in_force(composition.image.hold.as_ref(), self.now),
             step,
             digest: deployed.map(|d| d.digest.clone()),
@@ -365,8 +510,7 @@ impl<'a> Gathering<'a> {
     ) -> PortResult<InfraView> {
         let remembered = self.memory.channel(&environment.name, Channel::Infra);
         let deployed = composition.infra.deployed.as_ref();
-        let unseen =
-            InfraView { follows_head: false, trouble: None, hold: None, step: None, taken_back: None };
+        let unseen = InfraView::default();
         let Some(overlay) = environment.infra.overlay() else { return Ok(unseen) };
         let paths = WatchedPaths::of_overlay(overlay, &self.copied_from_outside(environment))
             .map_err(|e| bad_glob(self.app, &e))?;
@@ -383,7 +527,8 @@ impl<'a> Gathering<'a> {
         };
         Ok(InfraView {
             follows_head: matches!(environment.infra, InfraFrom::Head(_)),
-            trouble: remembered.refusal(head, self.base).map(str::to_owned),
+            trouble: remembered.trouble(head, &self.apps.commit),
+            waits: remembered.waits(head, &self.apps.commit),
             hold: in_force(composition.infra.hold.as_ref(), self.now),
             step,
             taken_back: self
@@ -396,7 +541,7 @@ impl<'a> Gathering<'a> {
 
     /// The directories of the source beside the overlay that the present copy reached into.
     fn copied_from_outside(&self, environment: &Environment) -> BTreeSet<RelPath> {
-        overlay::copied_from_outside(self.tree, &self.app.name, &environment.name)
+        overlay::copied_from_outside(&self.apps.tree, &self.app.name, &environment.name)
     }
 
     /// Whether the deployed image was built under the registration's present inputs. What automation did not

@@ -10,7 +10,10 @@
 mod ahead;
 mod apps;
 mod compare;
+pub mod declared;
 mod gather;
+mod heads;
+pub mod migrations;
 mod recent;
 pub mod watch;
 

@@ -76,7 +76,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use fabrique_core::app::{BuildSpec, Source};
+    use fabrique_core::app::{BuildResources, BuildSpec, Source};
     use fabrique_core::id::{AppName, BranchName, ImageRepository, Platform, RelPath, RepoName, TrustDomain};
 
     use super::*;
@@ -88,6 +88,7 @@ mod tests {
                 repo: RepoName::parse("atlas/atlas").unwrap(),
                 branch: BranchName::parse("main").unwrap(),
                 declaration: Some(RelPath::parse("decl/manifest.yaml").unwrap()),
+                migrations: None,
             },
             image: ImageRepository::parse("registry:80/citation").unwrap(),
             build: BuildSpec {
@@ -100,6 +101,8 @@ mod tests {
                 watch: watch.iter().map(ToString::to_string).collect(),
                 timeout: Duration::from_mins(30),
                 trust: TrustDomain::parse("atlas").unwrap(),
+                resources: BuildResources::default(),
+                registry_cache: None,
             },
             environments: vec![],
         }

@@ -6,6 +6,7 @@
 mod builders;
 mod bus;
 mod forge;
+mod pushes;
 mod registry;
 mod webhooks;
 
@@ -16,9 +17,9 @@ use fabrique_core::id::{BranchName, RepoName};
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortError;
 use fabrique_ports::builder::{Builder, Daemon};
-use fabrique_ports::bus::{BusSetup, Events};
+use fabrique_ports::bus::{BusRights, BusRole, BusSetup, Events};
 use fabrique_ports::forge::{Forge, ForgeInspection, Hooks};
-use fabrique_ports::registry::Registry;
+use fabrique_ports::registry::RegistryInspection;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -64,14 +65,14 @@ impl Check {
         Self { name: name.into(), level: Level::Fail, what: what.into(), remedy: remedy.into() }
     }
 
-    /// A peer that did not answer; most errors carry their own remedy in their text.
+    /// A peer that did not answer as it should. Most errors know best themselves what helps.
     pub(crate) fn error(name: impl Into<String>, error: &PortError) -> Self {
-        let remedy = if error.transient() {
+        let usual = if error.transient() {
             "is it running, and is the configured address right?"
         } else {
             "check the configured credentials and what they may do"
         };
-        Self::fail(name, error.to_string(), remedy)
+        Self::fail(name, error.finding(), error.advice().unwrap_or(usual))
     }
 }
 
@@ -133,11 +134,13 @@ pub struct Ports {
     /// The registrations.
     pub apps: Arc<AppsReader>,
     /// The registry.
-    pub registry: Arc<dyn Registry>,
+    pub registry: Arc<dyn RegistryInspection>,
     /// The build daemons that are expected to answer, and how they are asked.
     pub builders: Option<(Vec<Daemon>, Arc<dyn Builder>)>,
     /// The bus.
     pub bus: Arc<dyn BusSetup>,
+    /// The users of the bus whose credentials are known here, and how each logs in.
+    pub users: Vec<(BusRole, Arc<dyn BusRights>)>,
     /// Events, by which deliveries are seen to arrive.
     pub events: Arc<dyn Events>,
 }
@@ -155,19 +158,12 @@ pub struct Config {
     pub registries: Vec<String>,
     /// The oldest BuildKit that is supported, for the remedy.
     pub builder_floor: Option<String>,
-    /// The longest a check may take, those of webhooks aside.
-    pub timeout: Duration,
-    /// The longest a test delivery is waited for.
-    pub delivery_timeout: Duration,
-    /// A slower delivery is worth a warning.
-    pub slow_delivery: Duration,
-    /// At how many repositories the delay is measured. Test deliveries are sent one after another, so that
-    /// they do not wait for each other.
-    pub measured: usize,
+    /// How long things may take, and of how many a sample is.
+    pub bounds: Bounds,
 }
 
 impl Config {
-    /// The usual bounds: 10 s for a check and for a delivery, 1.5 s for a fast one, measured at two repositories.
+    /// The usual bounds, and no webhooks.
     #[must_use]
     pub fn new(apps_repo: RepoName, apps_branch: BranchName) -> Self {
         Self {
@@ -176,10 +172,41 @@ impl Config {
             hook_url: None,
             registries: Vec::new(),
             builder_floor: None,
+            bounds: Bounds::default(),
+        }
+    }
+}
+
+/// How long the doctor waits, what is slow, and of how many a sample is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The longest a check may take, those of webhooks aside.
+    pub timeout: Duration,
+    /// The longest a test delivery is waited for.
+    pub delivery_timeout: Duration,
+    /// A slower delivery is worth a warning.
+    pub slow_delivery: Duration,
+    /// Where half of fabrique's own pushes come back more slowly, that is worth one too.
+    pub slow_push: Duration,
+    /// At how many repositories the delay is measured. Test deliveries are sent one after another, so that
+    /// they do not wait for each other.
+    pub deliveries: usize,
+    /// At how many image repositories of each registry a push is tried.
+    pub pushes: usize,
+}
+
+impl Default for Bounds {
+    /// 10 s for a check and for a delivery, 1.5 s for a fast one, measured at two repositories. Of fabrique's own
+    /// pushes 0.6 s: through channels they took 0.2 to 0.35 s, and through Gitea's own queues 0.8 to 3.8 s, as these
+    /// are asked again after up to 2 s each and sooner where they were in use a moment ago.
+    fn default() -> Self {
+        Self {
             timeout: Duration::from_secs(10),
             delivery_timeout: Duration::from_secs(10),
             slow_delivery: Duration::from_millis(1500),
-            measured: 2,
+            slow_push: Duration::from_millis(600),
+            deliveries: 2,
+            pushes: 20,
         }
     }
 }
@@ -198,7 +225,8 @@ impl Doctor {
         Self { ports, config }
     }
 
-    /// Runs every check. Nothing is changed anywhere; test deliveries are sent where webhooks are checked.
+    /// Runs every check. Nothing is changed anywhere. Test deliveries are sent where webhooks are checked, an upload is
+    /// begun and cancelled where images are pushed, and the bus is asked for what it has to refuse.
     pub async fn examine(&self) -> Report {
         self.examine_telling(&|_| {}).await
     }
@@ -206,18 +234,20 @@ impl Doctor {
     /// The same, and calls `waiting` with the names of the checks that are still running whenever those change:
     /// some of them take seconds.
     pub async fn examine_telling(&self, waiting: &(dyn Fn(&[&str]) + Sync)) -> Report {
-        let timeout = self.config.timeout;
+        let Bounds { timeout, delivery_timeout, .. } = self.config.bounds;
         waiting(&["registrations"]);
         // Without registrations the rest can still be told.
         let (apps, registrations) = self.registrations().await;
         let apps = apps.as_deref();
-        let deliveries = self.config.delivery_timeout * u32::try_from(self.config.measured).unwrap_or(1);
+        // Those that are sent, and a look at those that came by themselves.
+        let deliveries = u32::try_from(self.config.bounds.deliveries).unwrap_or(1).saturating_add(1);
+        let deliveries = delivery_timeout.saturating_mul(deliveries);
         let groups: [(&str, Duration, BoxFuture<'_, Vec<Check>>); 7] = [
             ("gitea", timeout * 2, Box::pin(forge::server(self))),
             ("cluster/apps", timeout, Box::pin(forge::deployments(self))),
             ("tokens", timeout * 2, Box::pin(forge::rights(self, apps))),
-            ("nats", timeout * 2, Box::pin(bus::server(self))),
-            ("registry", timeout * 2, Box::pin(registry::registries(self, apps))),
+            ("nats", timeout * 3, Box::pin(bus::server(self))),
+            ("registry", timeout * 3, Box::pin(registry::registries(self, apps))),
             ("buildkitd", timeout * 2, Box::pin(builders::daemons(self))),
             ("webhooks", timeout + deliveries, Box::pin(webhooks::webhooks(self, apps))),
         ];
@@ -245,13 +275,13 @@ impl Doctor {
 
     /// One peer's answer, or that it gave none in time: one that hangs must not hide its neighbours.
     pub(crate) async fn within(&self, name: &str, check: impl Future<Output = Check>) -> Check {
-        let limit = self.config.timeout;
+        let limit = self.config.bounds.timeout;
         tokio::time::timeout(limit, check).await.unwrap_or_else(|_| silent(name, limit))
     }
 
     async fn registrations(&self) -> (Option<Arc<Apps>>, Vec<Check>) {
         let name = "registrations";
-        let limit = self.config.timeout;
+        let limit = self.config.bounds.timeout;
         let apps = match tokio::time::timeout(limit, self.ports.apps.read()).await {
             Ok(Ok(apps)) => apps,
             Ok(Err(error)) => return (None, vec![Check::error(name, &error)]),

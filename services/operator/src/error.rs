@@ -34,6 +34,39 @@ pub enum OperatorError {
         /// The bound that was passed.
         limit: String,
     },
+    /// A local directory is something else than a copy of `cluster/apps`.
+    #[error(
+        "{path} is no copy of cluster/apps: neither apps/<app>/app.yaml nor a contract.yaml of fabrique is there; name one with --path"
+    )]
+    NotApps {
+        /// The directory.
+        path: String,
+    },
+    /// Everything would be removed, since nothing is registered in a local directory.
+    #[error(
+        "{path} registers no app, so that every Application would be removed; check out apps/ as well, or remove the files in applications/ by hand; nothing was written"
+    )]
+    NothingRegistered {
+        /// The directory.
+        path: String,
+    },
+    /// A cluster is asked, and it is not known which environment it is.
+    #[error("which environment is this cluster? Name it with --environment: the contract has {known}")]
+    WhichEnvironment {
+        /// Those of the contract.
+        known: String,
+    },
+    /// No derived secret of that name is in the contract.
+    #[error("{name} is no derived secret of contract.yaml; {hint}")]
+    UnknownSecret {
+        /// The name as it was given, control characters escaped.
+        name: String,
+        /// Those that there are.
+        hint: String,
+    },
+    /// What the cluster offers is not known.
+    #[error("contract.yaml of cluster/apps cannot be read: {0}; `fabrique validate` tells all that is wrong")]
+    NoContract(String),
     /// A peer did not answer as expected.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -46,8 +79,13 @@ impl OperatorError {
         match self {
             OperatorError::UnknownApp { .. }
             | OperatorError::UnknownBuild(_)
+            | OperatorError::UnknownSecret { .. }
             | OperatorError::Directory { .. }
-            | OperatorError::TooBig { .. } => Exit::Usage,
+            | OperatorError::TooBig { .. }
+            | OperatorError::NotApps { .. }
+            | OperatorError::NothingRegistered { .. }
+            | OperatorError::WhichEnvironment { .. } => Exit::Usage,
+            OperatorError::NoContract(_) => Exit::Findings,
             OperatorError::Port(error) => Exit::from(error),
         }
     }

@@ -12,7 +12,9 @@
 //! | `retry`, `rebuild`, `cancel`, `release`, `repair` | [`Operator::command`] |
 //! | `dlq` | [`Operator::dead_letters`]; replaying one is `retry` |
 //! | `hooks ensure` | [`hooks::ensure`] |
-//! | `validate` | [`validate::live`], [`validate::directory`] |
+//! | `validate` | [`validate::live`], [`validate::directory`], [`declared::live`], [`declared::directory`] |
+//! | `render` | [`render::live`], [`render::directory`] |
+//! | `secrets` | [`secrets::derive`] |
 //! | `doctor` | [`doctor::Doctor`] |
 //! | the timeline of a push | [`Operator::timeline`], [`timeline::Timeline`] |
 //!
@@ -23,13 +25,17 @@
 
 mod builds;
 mod commands;
+pub mod declared;
 mod dlq;
 pub mod doctor;
+mod egress;
 mod error;
 mod exit;
 pub mod hooks;
 mod lookup;
 mod operator;
+pub mod render;
+pub mod secrets;
 mod status;
 pub mod tail;
 pub mod timeline;
@@ -38,6 +44,7 @@ mod why;
 
 pub use commands::Outcome;
 pub use dlq::{DeadLetter, Stuck};
+pub use egress::BuildEgress;
 pub use error::OperatorError;
 pub use exit::Exit;
 pub use operator::{Operator, Ports};

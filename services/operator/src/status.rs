@@ -9,7 +9,7 @@ use fabrique_core::id::{AppName, BranchName, BuildId, Channel, Digest, Environme
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
 use fabrique_core::view::{Target, View};
-use fabrique_core::work::{Desk, Due, Generation, WorkRecord};
+use fabrique_core::work::{Due, Generation, WorkItem, WorkRecord};
 use fabrique_gitops::composition;
 use fabrique_observer::Apps;
 use futures::{StreamExt as _, stream};
@@ -162,9 +162,9 @@ pub(crate) fn action_word(action: &Action) -> &'static str {
     }
 }
 
-/// An app's desk when the board knows nothing of it.
-pub(crate) fn unseen(app: &AppName) -> Desk {
-    Desk {
+/// An app's work item when the board knows nothing of it.
+pub(crate) fn unseen(app: &AppName) -> WorkItem {
+    WorkItem {
         app: app.clone(),
         wanted: Generation::default(),
         record: WorkRecord::default(),
@@ -175,12 +175,12 @@ pub(crate) fn unseen(app: &AppName) -> Desk {
 
 impl AppStatus {
     /// Puts together what was read about `app`.
-    pub(crate) fn of(app: &App, apps: &Apps, view: &View, decision: &Decision, desk: &Desk) -> Self {
+    pub(crate) fn of(app: &App, apps: &Apps, view: &View, decision: &Decision, item: &WorkItem) -> Self {
         let target = match &view.target {
             Target::At { revision, .. } => Some(revision.clone()),
             Target::Nothing(_) => None,
         };
-        let mut status = Self::unjudged(app, apps, &view.memory, desk, view.now);
+        let mut status = Self::unjudged(app, apps, &view.memory, item, view.now);
         status.target = target;
         status.reason = decision.reason.to_string();
         action_word(&decision.action).clone_into(&mut status.action);
@@ -209,9 +209,9 @@ impl AppStatus {
     }
 
     /// What is known without asking the forge.
-    pub(crate) fn unjudged(app: &App, apps: &Apps, memory: &Memory, desk: &Desk, now: Timestamp) -> Self {
+    pub(crate) fn unjudged(app: &App, apps: &Apps, memory: &Memory, item: &WorkItem, now: Timestamp) -> Self {
         let failure = memory.failure.as_ref().map(FailureStatus::from);
-        let waiting = match desk.due(now) {
+        let waiting = match item.due(now) {
             Due::At(until) => Some(until),
             Due::Now | Due::No => None,
         };
@@ -232,8 +232,8 @@ impl AppStatus {
             }),
             failure,
             waiting_until: waiting,
-            holder: desk.record.holder.clone(),
-            due: desk.due(now) == Due::Now,
+            holder: item.record.holder.clone(),
+            due: item.due(now) == Due::Now,
             error: None,
         }
     }
@@ -259,21 +259,21 @@ impl Operator {
     /// # Errors
     /// When `cluster/apps` or the bus cannot be read.
     pub async fn status(&self) -> Result<Status, OperatorError> {
-        let (apps, desks, memories) =
-            tokio::try_join!(self.apps.read(), self.ports.board.desks(), self.ports.memories.memories())?;
-        let desks: BTreeMap<AppName, Desk> = desks
+        let (apps, items, memories) =
+            tokio::try_join!(self.apps.read(), self.ports.board.all_work(), self.ports.memories.memories())?;
+        let items: BTreeMap<AppName, WorkItem> = items
             .into_iter()
             .map(|(app, wanted, record, revision)| {
-                (app.clone(), Desk { app, wanted, record, revision, lease_expired: false })
+                (app.clone(), WorkItem { app, wanted, record, revision, lease_expired: false })
             })
             .collect();
         let memories: BTreeMap<AppName, Memory> = memories.into_iter().collect();
-        let (apps, desks, memories) = (&*apps, &desks, &memories);
+        let (apps, items, memories) = (&*apps, &items, &memories);
         let mut all: Vec<AppStatus> = stream::iter(apps.registrations.apps.values().cloned())
             .map(|app| async move {
                 let memory = memories.get(&app.name).cloned().unwrap_or_default();
-                let desk = desks.get(&app.name).cloned().unwrap_or_else(|| unseen(&app.name));
-                self.status_of(&app, apps, &memory, &desk).await
+                let item = items.get(&app.name).cloned().unwrap_or_else(|| unseen(&app.name));
+                self.status_of(&app, apps, &memory, &item).await
             })
             .buffer_unordered(AT_ONCE)
             .collect()
@@ -283,13 +283,13 @@ impl Operator {
         Ok(Status { commit: apps.commit.clone(), apps: all, findings })
     }
 
-    async fn status_of(&self, app: &App, apps: &Apps, memory: &Memory, desk: &Desk) -> AppStatus {
+    async fn status_of(&self, app: &App, apps: &Apps, memory: &Memory, item: &WorkItem) -> AppStatus {
         let now = self.now();
         match self.observer.observe(app, apps, memory, now).await {
-            Ok(view) => AppStatus::of(app, apps, &view, &decide(&view), desk),
+            Ok(view) => AppStatus::of(app, apps, &view, &decide(&view), item),
             Err(error) => AppStatus {
                 error: Some(error.to_string()),
-                ..AppStatus::unjudged(app, apps, memory, desk, now)
+                ..AppStatus::unjudged(app, apps, memory, item, now)
             },
         }
     }

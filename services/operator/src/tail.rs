@@ -57,7 +57,7 @@ fn describe(body: &EventBody) -> (&'static str, String, String) {
             };
             ("delivery", repo.to_string(), text)
         }
-        EventBody::Decision { app, target, action, reason } => {
+        EventBody::Decision { app, target, action, reason, .. } => {
             let target = target.as_ref().map_or_else(String::new, |target| format!(" {}", target.short()));
             ("decision", app.to_string(), format!("{action}{target}: {reason}"))
         }

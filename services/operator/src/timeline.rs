@@ -68,6 +68,9 @@ pub enum End {
     NotCommitted {
         /// Why.
         why: String,
+        /// Whether it is nobody's fault but the machines', so that another attempt follows. Not where attempts are
+        /// used up, once that is decided.
+        tried_again: bool,
         /// Milliseconds since the start.
         after_ms: i64,
     },
@@ -109,6 +112,11 @@ impl Timeline {
         Timeline { app, revision, start, rows: fold.rows, left_out, end: fold.end }
     }
 
+    /// Whether nothing more is to come.
+    fn is_over(&self) -> bool {
+        !matches!(self.end, None | Some(End::NotCommitted { tried_again: true, .. }))
+    }
+
     /// How the process ends: well when the push is committed.
     #[must_use]
     pub fn exit(&self) -> Exit {
@@ -133,7 +141,7 @@ impl fmt::Display for Timeline {
             Some(End::Committed { digest, after_ms, .. }) => {
                 write!(f, "committed {app} {revision} {digest} in {}", seconds_signed(*after_ms))
             }
-            Some(End::NotCommitted { why, after_ms }) => {
+            Some(End::NotCommitted { why, after_ms, .. }) => {
                 write!(f, "not committed {app} {revision} after {}: {why}", seconds_signed(*after_ms))
             }
             None => write!(f, "{app} {revision} is still under way"),
@@ -208,12 +216,18 @@ impl Fold<'_> {
                 self.row(event.at, "delivery", line(event).text);
                 self.row(event.at, "wake", format!("{} is to be looked at", self.app));
             }
-            EventBody::Decision { app, target: Some(target), action, reason }
+            EventBody::Decision { app, target: Some(target), action, reason, dead_letter }
                 if app == self.app && target == self.revision =>
             {
                 self.row(event.at, "decision", line(event).text);
-                if action == "nothing" && self.commits.is_empty() && self.end.is_none() {
-                    self.not_committed(event.at, reason.clone());
+                let open = match &self.end {
+                    // What is tried in an hour or so is not waited for.
+                    None => action == "nothing" || *dead_letter,
+                    Some(End::NotCommitted { tried_again: true, .. }) => *dead_letter,
+                    Some(End::NotCommitted { .. } | End::Committed { .. }) => false,
+                };
+                if open && self.commits.is_empty() {
+                    self.not_committed(event.at, reason.clone(), false);
                 }
             }
             EventBody::Build { app, build, revision, phase }
@@ -267,14 +281,15 @@ impl Fold<'_> {
             BuildPhase::NotCommitted { .. } | BuildPhase::Failed { .. } | BuildPhase::Superseded { .. } => {
                 let why = phase_text(phase);
                 self.row(at, "build", why.clone());
-                self.not_committed(at, why);
+                let tried_again = matches!(phase, BuildPhase::Failed { kind, .. } if kind.retryable());
+                self.not_committed(at, why, tried_again);
             }
         }
     }
 
-    fn not_committed(&mut self, at: Timestamp, why: String) {
+    fn not_committed(&mut self, at: Timestamp, why: String, tried_again: bool) {
         let after_ms = self.offset(at);
-        self.end = Some(End::NotCommitted { why, after_ms });
+        self.end = Some(End::NotCommitted { why, tried_again, after_ms });
     }
 
     fn committed(&mut self, at: Timestamp, digest: Digest) {
@@ -326,7 +341,7 @@ impl Operator {
                 seen.last().map(|e| &e.body),
                 Some(EventBody::Build { .. } | EventBody::Commit { .. } | EventBody::Decision { .. })
             );
-            if !ends || Timeline::fold(app, revision, pushed, seen.iter().cloned()).end.is_none() {
+            if !ends || !Timeline::fold(app, revision, pushed, seen.iter().cloned()).is_over() {
                 continue;
             }
             if seen.last().is_none_or(|last| from_push && last.at < since) {
@@ -342,6 +357,7 @@ impl Operator {
 
 #[cfg(test)]
 mod tests {
+    use fabrique_core::decision::Reason;
     use fabrique_core::failure::FailureKind;
     use fabrique_core::id::{EnvironmentName, RepoName};
 
@@ -382,7 +398,8 @@ mod tests {
     fn decision(millis: u64, target: &Revision) -> Event {
         let reason = format!("{} is not built yet", target.short());
         let target = Some(target.clone());
-        event(millis, EventBody::Decision { app: app(), target, action: "build".to_owned(), reason })
+        let action = "build".to_owned();
+        event(millis, EventBody::Decision { app: app(), target, action, reason, dead_letter: false })
     }
 
     fn phase(millis: u64, of: &Revision, phase: BuildPhase) -> Event {
@@ -485,15 +502,46 @@ mod tests {
     fn a_later_attempt_overrules_a_failed_one() {
         let this = revision("1b1d");
         let failed = BuildPhase::Failed { kind: FailureKind::Infrastructure, message: String::new() };
-        let timeline = fold(vec![phase(300, &this, failed), phase(500, &this, BuildPhase::Building)]);
+        let failure = phase(300, &this, failed);
+        let timeline = fold(vec![failure.clone()]);
+        assert!(!timeline.is_over(), "{timeline}");
+        assert!(matches!(timeline.end, Some(End::NotCommitted { tried_again: true, .. })), "{timeline}");
+        let timeline = fold(vec![failure, phase(500, &this, BuildPhase::Building)]);
         assert_eq!(timeline.end, None);
+    }
+
+    #[test]
+    fn a_dead_letter_is_the_end_and_an_attempt_that_follows_is_not() {
+        let this = revision("1b1d");
+        let failed = |millis| {
+            let (kind, message) = (FailureKind::Infrastructure, "no registry".to_owned());
+            phase(millis, &this, BuildPhase::Failed { kind, message })
+        };
+        let waits = |millis, dead| {
+            let (kind, message, attempts) = (FailureKind::Infrastructure, "no registry".to_owned(), 5);
+            let reason = Reason::Failed { kind, message, attempts, dead };
+            let (dead_letter, reason) = (reason.is_dead_letter(), reason.to_string());
+            let (target, action) = (Some(this.clone()), "wait".to_owned());
+            event(millis, EventBody::Decision { app: app(), target, action, reason, dead_letter })
+        };
+        assert!(!fold(vec![failed(300), waits(310, false)]).is_over());
+        let timeline = fold(vec![failed(300), waits(310, false), failed(900), waits(910, true)]);
+        assert!(timeline.is_over());
+        assert_eq!(
+            timeline.to_string().lines().last().unwrap(),
+            "not committed citation 1b1d1b1d1b1d after 0.9 s: dead letter after 5 attempts: no registry; `fabrique dlq \
+             replay` starts again"
+        );
+        let replayed = phase(2_000, &this, BuildPhase::Queued);
+        assert_eq!(fold(vec![failed(900), waits(910, true), replayed]).end, None);
     }
 
     #[test]
     fn a_push_that_needs_nothing_ends_with_its_reason() {
         let this = revision("1b1d");
         let (target, reason) = (Some(this.clone()), "no watched path changed since aaaaaaaaaaaa".to_owned());
-        let nothing = EventBody::Decision { app: app(), target, action: "nothing".to_owned(), reason };
+        let action = "nothing".to_owned();
+        let nothing = EventBody::Decision { app: app(), target, action, reason, dead_letter: false };
         let timeline = fold(vec![delivery(220, &this), event(300, nothing)]);
         let shown = timeline.to_string();
         assert_eq!(

@@ -10,6 +10,8 @@ use fabrique_core::id::{RelPath, Revision};
 use fabrique_gitops::head;
 use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree, layout};
 use fabrique_observer::AppsReader;
+use fabrique_observer::declared::contract_of;
+use fabrique_ports::deployments::READ;
 use serde::Serialize;
 
 use crate::error::OperatorError;
@@ -18,8 +20,6 @@ use crate::exit::Exit;
 /// The most files and bytes that are read of a local directory, as of `cluster/apps` itself.
 const MOST_FILES: usize = 50_000;
 const MOST_BYTES: u64 = 128 << 20;
-/// What fabrique reads of `cluster/apps`.
-const READ: [&str; 2] = ["apps", "contract.yaml"];
 
 /// Something wrong, with its place and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -48,6 +48,14 @@ impl From<&fabrique_gitops::Finding> for Finding {
     }
 }
 
+/// What is declared and found is a part of the sentence.
+impl From<fabrique_declarations::Finding> for Finding {
+    fn from(finding: fabrique_declarations::Finding) -> Self {
+        let fabrique_declarations::Finding { file, line, column, what, remedy, .. } = finding;
+        Self { file, line, column, what, remedy }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (file, what, remedy) = (self.file.clone(), self.what.clone(), self.remedy.clone());
@@ -72,13 +80,6 @@ impl Validation {
         findings.extend(registrations.apps.values().flat_map(|app| environments(tree, app)));
         findings.sort();
         Self { commit, apps: registrations.apps.len(), findings }
-    }
-
-    /// The same with what is wrong with the configuration, first.
-    #[must_use]
-    pub fn with_configuration(mut self, findings: Vec<Finding>) -> Self {
-        self.findings.splice(0..0, findings);
-        self
     }
 
     /// How the process ends.
@@ -117,26 +118,53 @@ pub async fn live(apps: &AppsReader) -> Result<Validation, OperatorError> {
 /// # Errors
 /// When a file cannot be read, or there are too many.
 pub fn directory(root: &Path, rules: &Rules) -> Result<Validation, OperatorError> {
-    let mut reading = Reading { root, entries: BTreeMap::new(), bytes: 0 };
+    let tree = checkout(root)?;
+    let mut validation = Validation::of(None, &tree, &Registrations::load(&tree, rules));
+    validation.findings.extend(contract_of(&tree).err().into_iter().flatten().map(Finding::from));
+    validation.findings.sort();
+    Ok(validation)
+}
+
+/// What fabrique reads of a working copy of `cluster/apps`.
+///
+/// # Errors
+/// When a file cannot be read, or there are too many.
+pub(crate) fn checkout(root: &Path) -> Result<Tree, OperatorError> {
+    let mut reading = Reading::new(root);
     // The root itself must be there, or a mistyped path would look like a cluster without apps.
     fs::read_dir(root).map_err(|source| unreadable(root, source))?;
     for name in READ {
-        let path = root.join(name);
+        // With its slash a folder that is a symlink would be followed.
+        let path = root.join(name.trim_end_matches('/'));
         if fs::symlink_metadata(&path).is_ok() {
             reading.read(path)?;
         }
     }
-    let tree: Tree = reading.entries.into_iter().collect();
-    Ok(Validation::of(None, &tree, &Registrations::load(&tree, rules)))
+    Ok(reading.entries.into_iter().collect())
 }
 
-struct Reading<'a> {
+/// Reads files below a root.
+pub(crate) struct Reading<'a> {
     root: &'a Path,
     entries: BTreeMap<RelPath, Entry>,
     bytes: u64,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn new(root: &'a Path) -> Self {
+        Self { root, entries: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// Everything below `root`, by path from it.
+    ///
+    /// # Errors
+    /// When something cannot be read, or there is too much.
+    pub(crate) fn of(root: &'a Path) -> Result<BTreeMap<RelPath, Entry>, OperatorError> {
+        let mut reading = Self::new(root);
+        reading.read(root.to_owned())?;
+        Ok(reading.entries)
+    }
+
     /// Reads what is at `start` and below it.
     fn read(&mut self, start: PathBuf) -> Result<(), OperatorError> {
         let mut left = vec![start];
@@ -175,7 +203,7 @@ impl Reading<'_> {
     }
 }
 
-fn unreadable(path: &Path, source: std::io::Error) -> OperatorError {
+pub(crate) fn unreadable(path: &Path, source: std::io::Error) -> OperatorError {
     OperatorError::Directory { path: path.display().to_string(), source }
 }
 
@@ -199,6 +227,19 @@ mod tests {
              source: {{ repo: atlas/{name}, branch: {branch} }}\n  image: registry:80/{name}\n  \
              environments:\n    - {{ name: prod }}\n"
         )
+    }
+
+    #[test]
+    fn what_stands_beside_the_apps_is_read_and_a_symlink_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "migrations/prod/citation/migrations.yaml", "kind: ConfigMap\n");
+        write(root.path(), "elsewhere/a", "a");
+        std::os::unix::fs::symlink("elsewhere", root.path().join("volumes")).unwrap();
+        let tree = checkout(root.path()).unwrap();
+        let path = |text: &str| RelPath::parse(text).unwrap();
+        let migrations = tree.read(&path("migrations/prod/citation/migrations.yaml"));
+        assert_eq!(migrations.unwrap().map(|bytes| &bytes[..]), Some(&b"kind: ConfigMap\n"[..]));
+        assert!(!matches!(tree.read(&path("volumes/a")), Ok(Some(_))));
     }
 
     #[test]

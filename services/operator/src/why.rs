@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Decision, Reason, decide};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{BuildKey, Channel, Digest, EnvironmentName, Revision};
+use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
 use fabrique_core::memory::{Built, Memory};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Verdict;
 use fabrique_core::view::Target;
-use fabrique_core::work::{Desk, Due};
+use fabrique_core::work::{Due, WorkItem};
 use fabrique_ports::PortResult;
 use fabrique_ports::records::ImageRecord;
 use serde::Serialize;
@@ -29,6 +29,8 @@ pub struct Why {
     pub key: Option<BuildKey>,
     /// What is recorded under that key.
     pub record: Option<RecordFacts>,
+    /// The daemon of the running build and how it is isolated, like `builder-3 (userns)`, once it has one.
+    pub running_on: Option<String>,
     /// What is remembered.
     pub memory: MemoryFacts,
     /// The newest wake of the app.
@@ -46,6 +48,8 @@ pub struct RecordFacts {
     pub record: ImageRecord,
     /// Whether the registry answers for its digest; absent when it could not be asked.
     pub in_registry: Option<bool>,
+    /// The daemon that built it and how it is isolated, while the history has the build.
+    pub built_on: Option<String>,
 }
 
 /// What is remembered of an app, as far as it decides anything.
@@ -89,10 +93,10 @@ impl Operator {
     /// [`OperatorError::UnknownApp`], or when a peer that has to be asked does not answer.
     pub async fn why(&self, name: &str) -> Result<Why, OperatorError> {
         let (apps, app) = self.find(name).await?;
-        let (memory, desk) =
-            tokio::try_join!(self.ports.memories.memory(&app.name), self.ports.board.desk(&app.name))?;
-        let (wanted, record, revision) = desk;
-        let desk = Desk { app: app.name.clone(), wanted, record, revision, lease_expired: false };
+        let (memory, item) =
+            tokio::try_join!(self.ports.memories.memory(&app.name), self.ports.board.work_of(&app.name))?;
+        let (wanted, record, revision) = item;
+        let item = WorkItem { app: app.name.clone(), wanted, record, revision, lease_expired: false };
         let view = self.observer.observe(&app, &apps, &memory.value, self.now()).await?;
         let decision = decide(&view);
         let key = match &view.target {
@@ -103,14 +107,19 @@ impl Operator {
             Some(key) => self.record_facts(key).await?,
             None => None,
         };
+        let running_on = match &memory.value.running {
+            Some(running) => self.daemon_of(&running.build).await,
+            None => None,
+        };
         Ok(Why {
-            status: AppStatus::of(&app, &apps, &view, &decision, &desk),
+            running_on,
+            status: AppStatus::of(&app, &apps, &view, &decision, &item),
             key,
             record,
             memory: MemoryFacts::of(&memory.value),
             wanted: wanted.0,
-            done: desk.record.done.0,
-            next: next(&app, &decision, &memory.value, &desk, view.now),
+            done: item.record.done.0,
+            next: next(&app, &decision, &memory.value, &item, view.now),
         })
     }
 
@@ -120,7 +129,14 @@ impl Operator {
         if let Err(error) = &in_registry {
             tracing::debug!(%error, "the registry could not be asked for the recorded image");
         }
-        Ok(Some(RecordFacts { record, in_registry: in_registry.ok() }))
+        let built_on = self.daemon_of(&record.build).await;
+        Ok(Some(RecordFacts { record, in_registry: in_registry.ok(), built_on }))
+    }
+
+    /// Where a build ran. The history is for people and may have lost it: that is nothing to fail for.
+    async fn daemon_of(&self, build: &BuildId) -> Option<String> {
+        let entry = self.ports.history.build(build).await;
+        entry.inspect_err(|error| tracing::debug!(%build, %error, "the history was not read")).ok()??.daemon
     }
 }
 
@@ -153,10 +169,10 @@ impl MemoryFacts {
 }
 
 /// What happens next without anybody's help, or what helps.
-fn next(app: &App, decision: &Decision, memory: &Memory, desk: &Desk, now: Timestamp) -> String {
+fn next(app: &App, decision: &Decision, memory: &Memory, item: &WorkItem, now: Timestamp) -> String {
     let name = &app.name;
     let acts = |verb: &str| {
-        waits_for(desk, now).map_or_else(
+        waits_for(item, now).map_or_else(
             || {
                 format!(
                     "no wake is waiting: the next sweep, or `fabrique retry {name}`, brings a worker that {verb}"
@@ -187,11 +203,11 @@ fn next(app: &App, decision: &Decision, memory: &Memory, desk: &Desk, now: Times
 }
 
 /// Who will act; nothing when nobody was told.
-fn waits_for(desk: &Desk, now: Timestamp) -> Option<String> {
-    if let Some(holder) = &desk.record.holder {
+fn waits_for(item: &WorkItem, now: Timestamp) -> Option<String> {
+    if let Some(holder) = &item.record.holder {
         return Some(holder.clone());
     }
-    match desk.due(now) {
+    match item.due(now) {
         Due::Now => Some("the next free worker".to_owned()),
         Due::At(until) => Some(format!("a worker, in {} s,", now.until(until).as_secs())),
         Due::No => None,
@@ -210,6 +226,10 @@ fn resting(app: &App, reason: &Reason) -> String {
         Reason::Failed { .. } => format!("push a fix, or `fabrique retry {name}` if the cause was elsewhere"),
         Reason::Settled(Verdict::Trouble(_)) => {
             format!("`fabrique repair {name}` rewrites the bindings, or revert the edit in cluster/apps")
+        }
+        Reason::Settled(Verdict::NotReady(_)) => "it goes on by itself when that has ended".to_owned(),
+        Reason::Settled(Verdict::Misdeclared(_)) => {
+            format!("correct what is declared; `fabrique validate {name}` tells everything that is wrong")
         }
         Reason::Settled(verdict) if verdict.needs_person() => {
             format!("push a newer revision, or `fabrique release {name}`")
@@ -249,15 +269,15 @@ mod tests {
         apps.into_values().next().unwrap()
     }
 
-    fn desk(wanted: u64) -> Desk {
+    fn item(wanted: u64) -> WorkItem {
         let name = app().name;
         let record = WorkRecord { done: Generation(3), ..WorkRecord::default() };
-        Desk { app: name, wanted: Generation(wanted), record, revision: 1, lease_expired: false }
+        WorkItem { app: name, wanted: Generation(wanted), record, revision: 1, lease_expired: false }
     }
 
-    fn said(action: Action, reason: Reason, desk: &Desk) -> String {
+    fn said(action: Action, reason: Reason, item: &WorkItem) -> String {
         let decision = Decision { action, reason, channels: vec![] };
-        next(&app(), &decision, &Memory::default(), desk, NOW)
+        next(&app(), &decision, &Memory::default(), item, NOW)
     }
 
     fn revision() -> Revision {
@@ -268,17 +288,18 @@ mod tests {
     fn a_build_that_nobody_was_told_of_names_the_two_ways_on() {
         let key = BuildKey::parse(&"ab".repeat(32)).unwrap();
         let build = Action::Build { revision: revision(), key, no_cache: false };
-        let idle = said(build.clone(), Reason::NotBuilt(revision()), &desk(3));
+        let idle = said(build.clone(), Reason::NotBuilt(revision()), &item(3));
         insta::assert_snapshot!(idle, @"no wake is waiting: the next sweep, or `fabrique retry citation`, brings a worker that builds it");
-        let due = said(build, Reason::NotBuilt(revision()), &desk(4));
+        let due = said(build, Reason::NotBuilt(revision()), &item(4));
         insta::assert_snapshot!(due, @"the next free worker builds it");
     }
 
     #[test]
     fn what_waits_for_a_person_names_the_command() {
-        let settled = |verdict| said(Action::Nothing, Reason::Settled(verdict), &desk(3));
+        let settled = |verdict| said(Action::Nothing, Reason::Settled(verdict), &item(3));
         insta::assert_snapshot!(settled(Verdict::Rewound { deployed: revision() }), @"push a newer revision, or `fabrique release citation`");
         insta::assert_snapshot!(settled(Verdict::Trouble("drift".to_owned())), @"`fabrique repair citation` rewrites the bindings, or revert the edit in cluster/apps");
+        insta::assert_snapshot!(settled(Verdict::NotReady("base comes first".to_owned())), @"it goes on by itself when that has ended");
         insta::assert_snapshot!(settled(Verdict::UpToDate), @"nothing to do");
     }
 
@@ -290,7 +311,7 @@ mod tests {
             attempts: 2,
             dead: false,
         };
-        let wait = said(Action::WaitUntil(Timestamp(31_000)), reason, &desk(4));
+        let wait = said(Action::WaitUntil(Timestamp(31_000)), reason, &item(4));
         insta::assert_snapshot!(wait, @"it is tried again in 30 s; `fabrique retry citation` tries now");
     }
 }

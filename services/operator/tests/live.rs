@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use fabrique_bed::{Bed, GitRepo};
-use fabrique_bus::{Bus, BusConfig};
+use fabrique_bus::{Bus, BusConfig, Login};
 use fabrique_core::id::{AppName, BranchName, BuildId, BuildKey, Digest, RepoName, Revision};
 use fabrique_core::policy::Policy;
 use fabrique_core::time::Timestamp;
@@ -20,7 +20,7 @@ use fabrique_operator::doctor::{self, Doctor, Level, Purpose, Report};
 use fabrique_operator::hooks::{self, HookResult};
 use fabrique_operator::{Exit, Operator, OperatorError, Ports, validate};
 use fabrique_ports::PortResult;
-use fabrique_ports::bus::{BusSetup, Command, Event, EventBody, Events};
+use fabrique_ports::bus::{BusRights, BusRole, BusSetup, Command, Event, EventBody, Events};
 use fabrique_ports::forge::ForgeInspection;
 use fabrique_ports::records::{BuildEntry, BuildHistory, BuildPhase, Logs};
 use fabrique_receiver::{Dependencies, Followers, Receiver, ReceiverConfig, Subscriptions};
@@ -29,6 +29,9 @@ use futures::StreamExt;
 use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
+
+#[path = "live/declared.rs"]
+mod declared;
 
 const SECRET: &str = "s3cret";
 
@@ -193,6 +196,20 @@ impl Cluster {
     }
 
     async fn examine(&self, token: &str, hook_url: &str) -> Report {
+        self.examine_users(token, hook_url, BusRole::ALL.map(|role| (role, role.as_str()))).await
+    }
+
+    /// The same, with who logs in to the bus for which role.
+    async fn examine_users(
+        &self,
+        token: &str,
+        hook_url: &str,
+        users: impl IntoIterator<Item = (BusRole, &str)>,
+    ) -> Report {
+        let users = users.into_iter().map(|(role, user)| {
+            let login: Arc<dyn BusRights> = Arc::new(Login::new(bus_config(&self.bed, user)));
+            (role, login)
+        });
         let bus = Arc::new(bus(&self.bed, "operator").await);
         let gitea = self.gitea(token);
         let tokens = [
@@ -214,6 +231,7 @@ impl Cluster {
             registry: self.registry(),
             builders: None,
             bus: bus.clone(),
+            users: users.collect(),
             events: bus,
         };
         let mut config = doctor::Config::new(apps_repo(), branch("main"));
@@ -283,8 +301,13 @@ async fn hooks_are_made_once_and_the_doctor_measures_their_delay() {
     assert_eq!([dry.exit(), made.exit(), again.exit()], [Exit::Findings, Exit::Ok, Exit::Ok]);
 
     let report = cluster.examine(cluster.bed.gitea().admin_token(), &cluster.hook_url).await;
-    for name in ["gitea", "token", "cluster/apps", "nats", "registry", "webhooks", "webhook delay"] {
+    for name in ["gitea", "token", "cluster/apps", "nats", "registry", "push", "webhooks", "webhook delay"] {
         assert_eq!(level(&report, name), Level::Ok, "{name}: {report:#?}");
+    }
+    let pushes = report.checks.iter().find(|check| check.name.starts_with("push ")).unwrap();
+    assert_eq!(pushes.what, "takes pushes to 2 repositories");
+    for role in BusRole::ALL {
+        assert_eq!(level(&report, &format!("nats user {}", role.as_str())), Level::Ok, "{report:#?}");
     }
     let measured: Vec<_> =
         report.checks.iter().filter_map(|check| check.name.strip_prefix("webhook delay ")).collect();
@@ -306,6 +329,41 @@ async fn a_token_without_rights_and_missing_webhooks_are_found_each_with_a_remed
     assert_eq!(level(&report, "token read"), Level::Ok, "{report:#?}");
     for name in ["token status", "token hooks", "cluster/apps", "webhooks"] {
         assert_eq!(level(&report, name), Level::Fail, "{name}: {report:#?}");
+    }
+    assert!(report.checks.iter().all(|check| check.level == Level::Ok || !check.remedy.is_empty()));
+}
+
+#[tokio::test]
+async fn a_registry_that_takes_no_push_and_users_with_other_rights_are_found_each_with_a_remedy() {
+    let cluster = Box::pin(Cluster::start()).await;
+    cluster.bed.registry().make_read_only().await.unwrap();
+    let users =
+        [(BusRole::Receiver, "admin"), (BusRole::Worker, "receiver"), (BusRole::Operator, "operator")];
+    let token = cluster.bed.gitea().admin_token();
+    let report = cluster.examine_users(token, "http://127.0.0.1:1/elsewhere", users).await;
+    let expected = [
+        ("registry ", Level::Ok),
+        ("push ", Level::Fail),
+        ("nats user receiver", Level::Fail),
+        ("nats user worker", Level::Fail),
+        ("nats user operator", Level::Ok),
+        ("nats users", Level::Ok),
+    ];
+    for (name, expected) in expected {
+        assert_eq!(level(&report, name), expected, "{name}: {report:#?}");
+    }
+    let told = |name: &str| {
+        let check = report.checks.iter().find(|check| check.name.starts_with(name)).unwrap();
+        format!("{} → {}", check.what, check.remedy)
+    };
+    for (name, words) in [
+        ("push ", "refuses 2 of 2 pushes tried, to citation, search: "),
+        ("push ", "read-only"),
+        ("nats user receiver", "and must not"),
+        ("nats user worker", "the worker may not "),
+        ("nats users", "reconciler, observer"),
+    ] {
+        assert!(told(name).contains(words), "{}", told(name));
     }
     assert!(report.checks.iter().all(|check| check.level == Level::Ok || !check.remedy.is_empty()));
 }
@@ -370,6 +428,7 @@ async fn a_push_is_followed_from_its_decision_to_its_commit_and_its_log_is_read(
         daemon: None,
         queued: start,
         ended: None,
+        egress: None,
     };
     worker.put_build(&entry).await.unwrap();
     worker.append_log(&entry.build, &["one".to_owned(), "two".to_owned()]).await.unwrap();

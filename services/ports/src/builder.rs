@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fabrique_core::app::{BuildResources, RegistryCache};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, ImageRepository, TrustDomain};
 use tokio_util::sync::CancellationToken;
 
 use crate::PortResult;
+use crate::egress::Fetch;
 
 /// Everything a daemon needs to build one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,12 @@ pub struct BuildRequest {
     pub image: ImageRepository,
     /// Ignore the cache.
     pub no_cache: bool,
+    /// The cache that an earlier build of the app exported, by its digest in the image's repository: for a daemon that
+    /// does not have the app's steps itself. Only ever one that was recorded here, since whoever can write to the
+    /// registry can write a tag.
+    pub cache: Option<Digest>,
+    /// Whether the app's steps go to the registry and come from there; as the builder is configured when absent.
+    pub registry_cache: Option<RegistryCache>,
     /// `SOURCE_DATE_EPOCH`: the commit's time in seconds.
     pub epoch: i64,
     /// The longest it may take.
@@ -54,6 +62,17 @@ pub struct BuildFailure {
     pub message: String,
     /// The failing step's last lines, in order.
     pub log_tail: Vec<String>,
+    /// The failing step was ended by SIGKILL, by the exit code that the daemon reports: for want of memory, or by
+    /// itself. Where the kernel ends one process and not its container, this is all that shows of it.
+    pub killed: bool,
+}
+
+impl BuildFailure {
+    /// A failure of nothing that printed anything.
+    #[must_use]
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), log_tail: Vec::new(), killed: false }
+    }
 }
 
 /// What a build reports while it runs.
@@ -80,6 +99,18 @@ pub enum Progress {
         /// One line without its end, control characters escaped.
         line: String,
     },
+    /// The build's steps were exported to the image's repository under this digest.
+    CacheExported {
+        /// The cache manifest.
+        digest: Digest,
+    },
+    /// What the build fetched, once, before it ends.
+    Egress {
+        /// The fetches in the order in which they were asked for, each with how long ago that was.
+        fetches: Vec<(Duration, Fetch)>,
+        /// How many more there were.
+        left_out: u64,
+    },
 }
 
 /// Receives a build's progress. It must not block: implementations queue, with a bound.
@@ -97,8 +128,19 @@ pub struct Daemon {
     pub address: String,
     /// The TLS name to expect when it differs from the host; TLS material is the builder's own.
     pub tls_name: Option<String>,
-    /// How builds on it are kept apart, where whoever placed it knows: `userns`, `rootless`.
+    /// How builds on it are kept apart, where whoever placed it knows: `userns`, `rootless`, and why.
     pub isolation: Option<String>,
+    /// The proxy by which its builds leave, where RUN steps have to be told of one.
+    pub proxy: Option<Proxy>,
+}
+
+/// A forward proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Proxy {
+    /// `http://host:port`.
+    pub url: String,
+    /// Hosts and domains that are reached without it, as `NO_PROXY` lists them.
+    pub except: Vec<String>,
 }
 
 /// For records and people: `builder-3 (userns)`.
@@ -118,6 +160,9 @@ pub struct Need {
     pub app: AppName,
     /// Who may share the daemon.
     pub trust: TrustDomain,
+    /// What the app's registration wishes for beyond what all have. A placement that does not make its daemons gives
+    /// what they have.
+    pub resources: BuildResources,
     /// The longest the caller waits for a place.
     pub patience: Duration,
 }
@@ -161,7 +206,8 @@ pub enum Autopsy {
         /// Continues a sentence that begins with the daemon's name.
         why: String,
     },
-    /// It was killed for want of memory, by its container's own status.
+    /// It, or what ran in it, was killed for want of memory: by its container's own status, or because a step was
+    /// killed and the next daemon of the app has more.
     OutOfMemory,
 }
 
@@ -172,8 +218,8 @@ pub trait Placement: Send + Sync {
     async fn acquire(&self, need: &Need) -> PortResult<Placed>;
     /// Gives a place back.
     async fn release(&self, lease: PlacementLease, condition: Condition);
-    /// What became of a daemon whose build failed oddly.
-    async fn autopsy(&self, daemon: &Daemon) -> Autopsy;
+    /// What became of a daemon whose build failed oddly, in the light of how it failed.
+    async fn autopsy(&self, daemon: &Daemon, failure: &BuildFailure) -> Autopsy;
     /// How many builds can run at once.
     fn capacity(&self) -> usize;
     /// Every daemon there is, for `doctor`.
@@ -206,6 +252,10 @@ pub trait Builder: Send + Sync {
         progress: Arc<dyn ProgressSink>,
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome>;
+
+    /// What any daemon would refuse about the build by its Dockerfile's text alone: an image from outside the permitted
+    /// registries. Nothing where only a daemon can tell. Asks nobody, so that no daemon is spent on it.
+    fn refuses(&self, inputs: &BuildInputs, dockerfile: &str) -> Option<BuildFailure>;
 
     /// Asks a daemon about itself.
     async fn probe(&self, daemon: &Daemon) -> PortResult<DaemonInfo>;

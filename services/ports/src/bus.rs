@@ -75,10 +75,10 @@ pub trait Board: Send + Sync {
     async fn swap_work(&self, app: &AppName, record: &WorkRecord, revision: u64) -> PortResult<Swap>;
 
     /// An app's newest wake and record, read now.
-    async fn desk(&self, app: &AppName) -> PortResult<(Generation, WorkRecord, u64)>;
+    async fn work_of(&self, app: &AppName) -> PortResult<(Generation, WorkRecord, u64)>;
 
     /// Every app that has a record or a wake, read now.
-    async fn desks(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>>;
+    async fn all_work(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>>;
 }
 
 /// Something that happened, for operators and for other programs. Losing one loses no work.
@@ -122,6 +122,8 @@ pub enum EventBody {
         action: String,
         /// Why.
         reason: String,
+        /// Whether the attempts at the target are used up: it is a dead letter.
+        dead_letter: bool,
     },
     /// A build moved on.
     Build {
@@ -189,6 +191,14 @@ pub enum EventBody {
 pub trait Events: Send + Sync {
     /// Publishes an event. Bounded to two seconds.
     async fn publish(&self, event: &Event) -> PortResult<()>;
+    /// Publishes several events in their order. Bounded to two seconds where the bus takes them together; after an error
+    /// some may be published, and publishing them once more makes no second ones.
+    async fn publish_all(&self, events: &[Event]) -> PortResult<()> {
+        for event in events {
+            self.publish(event).await?;
+        }
+        Ok(())
+    }
     /// The events of one app or of all: the past `since` that time (none when absent), then the live ones.
     async fn tail(
         &self,
@@ -289,4 +299,45 @@ pub trait BusSetup: Send + Sync {
     async fn inspect(&self) -> PortResult<Vec<BusFinding>>;
     /// Numbers for people: messages and bytes per stream.
     async fn usage(&self) -> PortResult<BTreeMap<String, (u64, u64)>>;
+}
+
+/// What a user of the bus is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BusRole {
+    /// Says that something happened, and reads nothing: it faces the network.
+    Receiver,
+    /// Does the work.
+    Worker,
+    /// Compares, wakes, and ends what a dead worker left.
+    Reconciler,
+    /// A person's command line: asks and reads.
+    Operator,
+    /// Listens to events.
+    Observer,
+}
+
+impl BusRole {
+    /// All of them.
+    pub const ALL: [BusRole; 5] =
+        [BusRole::Receiver, BusRole::Worker, BusRole::Reconciler, BusRole::Operator, BusRole::Observer];
+
+    /// The word in the configuration, and the user's usual name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            BusRole::Receiver => "receiver",
+            BusRole::Worker => "worker",
+            BusRole::Reconciler => "reconciler",
+            BusRole::Operator => "operator",
+            BusRole::Observer => "observer",
+        }
+    }
+}
+
+/// One user of the bus, as the server sees it: for `doctor`.
+#[async_trait]
+pub trait BusRights: Send + Sync {
+    /// Logs in as that user, tries everything that `role` must and must not do in a way that changes nothing, and
+    /// says what differs. An error when the login is refused or the server does not answer.
+    async fn rights(&self, role: BusRole) -> PortResult<Vec<BusFinding>>;
 }

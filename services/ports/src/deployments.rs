@@ -10,12 +10,25 @@ use fabrique_core::id::{RelPath, Revision};
 use crate::PortResult;
 use crate::source::FileKind;
 
+/// What fabrique reads of `cluster/apps`, from its root: folders, which end with a slash, and files. A commit that changes
+/// anything else is refused.
+pub const READ: [&str; 8] = [
+    "applications/",
+    "apps/",
+    "buckets/",
+    "contract.yaml",
+    "databases/",
+    "migrations/",
+    "root.yaml",
+    "volumes/",
+];
+
 /// The files of `cluster/apps` at one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The commit.
     pub commit: Revision,
-    /// Every file below `apps/` (and other folders that fabrique reads), by path from the root.
+    /// Every file of [`READ`], by path from the root.
     pub files: Arc<BTreeMap<RelPath, SnapshotFile>>,
 }
 
@@ -70,6 +83,15 @@ pub enum CommitFate {
     OffBranch,
 }
 
+/// A commit that automation made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnCommit {
+    /// The commit.
+    pub commit: Revision,
+    /// The whole message, trailers included.
+    pub message: String,
+}
+
 /// Reading and writing `cluster/apps`.
 #[async_trait]
 pub trait Deployments: Send + Sync {
@@ -82,8 +104,28 @@ pub trait Deployments: Send + Sync {
     /// Makes the commits on top of `base` locally.
     async fn prepare(&self, base: &Revision, commits: &[NewCommit]) -> PortResult<PreparedPush>;
 
-    /// Pushes prepared commits if, and only if, the branch is still at their base.
+    /// Pushes prepared commits if, and only if, the branch is still at their base. After an error it is certain that
+    /// they are not on the branch.
     async fn push(&self, prepared: &PreparedPush) -> PortResult<PushOutcome>;
+
+    /// The commits of automation in the history of `head` that touched `directory`, newest first, at most `most`.
+    /// They are told by their author, which whoever can push may claim to be: evidence for what was deployed, and
+    /// never a permission.
+    async fn own_commits(
+        &self,
+        head: &Revision,
+        directory: &RelPath,
+        most: u32,
+    ) -> PortResult<Vec<OwnCommit>>;
+
+    /// `file` as it was when anything else below `directory` changed last, in the history of `head` as the branch
+    /// went; nothing when nothing else ever did, or the file was not there.
+    async fn when_others_changed(
+        &self,
+        head: &Revision,
+        directory: &RelPath,
+        file: &RelPath,
+    ) -> PortResult<Option<Bytes>>;
 
     /// Whether `commit` is in the history of `head`.
     async fn fate(&self, commit: &Revision, head: &Revision) -> PortResult<CommitFate>;

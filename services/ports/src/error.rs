@@ -18,6 +18,10 @@ pub enum Peer {
     Builder,
     /// NATS.
     Bus,
+    /// An app's PostgreSQL.
+    Database,
+    /// The API server of Kubernetes.
+    Cluster,
 }
 
 impl fmt::Display for Peer {
@@ -28,6 +32,8 @@ impl fmt::Display for Peer {
             Peer::Registry => "the registry",
             Peer::Builder => "buildkitd",
             Peer::Bus => "NATS",
+            Peer::Database => "PostgreSQL",
+            Peer::Cluster => "the API server",
         })
     }
 }
@@ -86,6 +92,18 @@ impl PortError {
             remedy: self.remedy.clone(),
             source: None,
         }
+    }
+
+    /// What was found, without what helps.
+    #[must_use]
+    pub fn finding(&self) -> String {
+        format!("{}: {}", self.peer, self.message)
+    }
+
+    /// What a person can do about it, where the peer's adapter knows.
+    #[must_use]
+    pub fn advice(&self) -> Option<&str> {
+        self.remedy.as_deref()
     }
 
     /// Where it came from.

@@ -1,7 +1,7 @@
 //! The forge's API: heads, commit statuses, webhooks.
 
 use async_trait::async_trait;
-use fabrique_core::id::{BranchName, RepoName, Revision};
+use fabrique_core::id::{BranchName, RelPath, RepoName, Revision};
 
 use crate::PortResult;
 
@@ -74,8 +74,18 @@ pub trait Forge: Send + Sync {
     /// What is at the head of `branch` now; nothing when the forge does not say, for whatever reason.
     async fn branch_tip(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<BranchTip>>;
 
-    /// Whether the forge has the commit, on a branch or not: how an unknown push outcome is read back.
-    async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool>;
+    /// Whether a push brought the commit to a branch, where it may not be any more: how an unknown outcome is read back.
+    /// That the forge has the commit says less: it keeps what came with a push that ended before the branch moved.
+    async fn was_pushed(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool>;
+
+    /// One file at a revision. Nothing when there is no such file, or no such revision or repository that the token
+    /// may see.
+    async fn file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<ForgeFile>>;
 
     /// Sets a commit status.
     async fn set_status(
@@ -86,10 +96,30 @@ pub trait Forge: Send + Sync {
     ) -> PortResult<StatusOutcome>;
 }
 
+/// A file as the forge shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForgeFile {
+    /// Its content.
+    Content(Vec<u8>),
+    /// A symbolic link or a submodule, which is not followed.
+    Elsewhere,
+}
+
+impl ForgeFile {
+    /// Its content, if it has one of its own.
+    #[must_use]
+    pub fn content(self) -> Option<Vec<u8>> {
+        match self {
+            ForgeFile::Content(content) => Some(content),
+            ForgeFile::Elsewhere => None,
+        }
+    }
+}
+
 /// The webhook that a repository should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedHook {
-    /// Where deliveries go. It is also how the hook is recognised.
+    /// Where deliveries go. It is also how the hook is recognised, besides a mark that the forge keeps.
     pub url: String,
     /// Which pushes are delivered, as a Gitea branch filter; `*` for all.
     pub branch_filter: String,

@@ -13,10 +13,13 @@ pub mod builder;
 pub mod bus;
 pub mod delivery;
 pub mod deployments;
+pub mod egress;
 mod error;
 pub mod forge;
+pub mod inventory;
 pub mod records;
 pub mod registry;
+pub mod secrets;
 pub mod source;
 
 pub use ambient::Ambient;

@@ -9,6 +9,7 @@ use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 
 use crate::PortResult;
+use crate::egress::Egress;
 
 /// The record that an image was built here: the only reason to adopt a digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +148,9 @@ pub struct BuildEntry {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
+    /// What it fetched, once its daemon has told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Egress>,
 }
 
 /// The history of builds: bounded per app and in age.

@@ -70,4 +70,17 @@ pub trait SourceHistory: Send + Sync {
         revision: &Revision,
         directory: &RelPath,
     ) -> PortResult<Option<Vec<SourceFile>>>;
+
+    /// The one file at `path` at `revision`, within the adapter's bound on size, called by its path from the root.
+    /// Nothing when there is no file.
+    async fn read_file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<SourceFile>>;
+
+    /// What a pin can mean: the ancestors of `head`, itself included, whose ids begin with `prefix`, and its newest ones
+    /// whatever they begin with. Each once, and a few of each kind: enough to tell one from several, and to name them.
+    async fn ancestors(&self, repo: &RepoName, head: &Revision, prefix: &str) -> PortResult<Vec<Revision>>;
 }

@@ -1,11 +1,18 @@
 //! What a delivery is answered.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use axum::Json;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::response::{IntoResponse, Response};
 use fabrique_core::id::AppName;
 use http::header::CONNECTION;
 use http::{HeaderValue, StatusCode};
+use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
+
+use crate::journal::Afterwards;
 
 /// Every way a delivery can end. The text in each is for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,5 +132,90 @@ impl IntoResponse for Answer {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+}
+
+/// An answer, and what follows once it is given.
+pub(crate) struct Closing {
+    pub(crate) answer: Answer,
+    pub(crate) afterwards: Afterwards,
+}
+
+impl IntoResponse for Closing {
+    fn into_response(self) -> Response {
+        let Self { answer, afterwards } = self;
+        answer.into_response().map(|body| Body::new(LastBody { body, _afterwards: afterwards }))
+    }
+}
+
+/// The body of an answer that something follows.
+struct LastBody {
+    body: Body,
+    _afterwards: Afterwards,
+}
+
+impl HttpBody for LastBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabrique_core::id::RepoName;
+    use fabrique_core::time::Timestamp;
+    use fabrique_ports::bus::{Event, EventBody};
+    use futures::{FutureExt as _, StreamExt as _};
+
+    use super::*;
+    use crate::journal::Journal;
+
+    fn event() -> Event {
+        let body = EventBody::Delivery {
+            repo: RepoName::parse("atlas/citation").unwrap(),
+            reference: "refs/heads/main".to_owned(),
+            after: String::new(),
+            delivery: String::new(),
+            woken: vec![],
+            ignored: None,
+        };
+        Event { id: "1".to_owned(), at: Timestamp(0), trace: None, body }
+    }
+
+    #[test]
+    fn an_event_waits_until_its_answer_is_taken_whole() {
+        let (journal, mut queue) = Journal::new(8);
+        let afterwards = Afterwards::note(&journal, event());
+        let response = Closing { answer: Answer::Accepted(vec![]), afterwards }.into_response();
+        let length = response.body().size_hint().exact();
+        let mut body = response.into_body().into_data_stream();
+        let chunk = body.next().now_or_never().unwrap().unwrap().unwrap();
+        assert_eq!(length, Some(chunk.len() as u64), "its length is announced");
+        assert!(queue.try_recv().is_err(), "the answer is not given yet");
+        assert!(body.next().now_or_never().unwrap().is_none());
+        drop(body);
+        assert_eq!(queue.try_recv().unwrap(), event());
+    }
+
+    #[test]
+    fn an_event_is_told_although_nobody_waits_for_the_answer_any_more() {
+        let (journal, mut queue) = Journal::new(8);
+        let afterwards = Afterwards::note(&journal, event());
+        drop(Closing { answer: Answer::Ignored("a test".to_owned()), afterwards });
+        assert_eq!(queue.try_recv().unwrap(), event());
     }
 }

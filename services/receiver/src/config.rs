@@ -41,6 +41,11 @@ pub struct ReceiverConfig {
     /// How long one reading of the registrations may take: 30 s. A delivery does not wait for it that long.
     #[serde(with = "humantime_serde")]
     pub reload_timeout: Duration,
+    /// How old the registrations may become while deliveries for known repositories are answered by them, and how
+    /// long such a delivery's own way to its commit is left alone: 5 s. Then they are read again, and the pushes in
+    /// question are looked at once more. Without deliveries nothing is read.
+    #[serde(with = "humantime_serde")]
+    pub reload_age: Duration,
     /// The most events waiting to be published: 1024. Further ones are counted and dropped.
     pub event_queue: usize,
     /// The longest life of a connection: 1 h.
@@ -65,6 +70,7 @@ impl Default for ReceiverConfig {
             answer_timeout: Duration::from_millis(4500),
             reload_spacing: Duration::from_millis(250),
             reload_timeout: Duration::from_secs(30),
+            reload_age: Duration::from_secs(5),
             event_queue: 1024,
             connection_age: Duration::from_secs(60 * 60),
             drain_timeout: Duration::from_secs(10),
@@ -115,6 +121,7 @@ impl ReceiverConfig {
             ("body_timeout", self.body_timeout),
             ("wake_timeout", self.wake_timeout),
             ("reload_timeout", self.reload_timeout),
+            ("reload_age", self.reload_age),
             ("connection_age", self.connection_age),
         ] {
             if duration.is_zero() {

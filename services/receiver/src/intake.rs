@@ -12,13 +12,14 @@ use futures::{StreamExt as _, stream};
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Closing};
 use crate::body::{self, Bounds};
 use crate::config::ReceiverConfig;
-use crate::journal::Journal;
+use crate::journal::{Afterwards, Journal};
+use crate::recheck::Rechecks;
 use crate::reload::Reloads;
 use crate::subscriptions::Followers;
 use crate::{measure, trace};
@@ -33,12 +34,16 @@ pub(crate) struct Intake {
     pub(crate) reader: Arc<dyn DeliveryReader>,
     pub(crate) wakes: Arc<dyn Wakes>,
     pub(crate) reloads: Arc<Reloads>,
+    pub(crate) rechecks: Rechecks,
     pub(crate) journal: Journal,
     pub(crate) ambient: Arc<dyn Ambient>,
     pub(crate) places: Arc<Semaphore>,
     pub(crate) memory: Arc<Semaphore>,
     pub(crate) at_work: TaskTracker,
 }
+
+/// Apps to wake, each with the reading of the registrations that is the reason where there is one.
+type Targets = BTreeMap<AppName, Option<u64>>;
 
 /// When a delivery came, and the trace it is part of.
 #[derive(Clone)]
@@ -79,8 +84,10 @@ pub(crate) async fn webhook(State(intake): State<Arc<Intake>>, request: Request)
         let (subject, answer) = working.act(&arrival, delivery).await;
         working.finish(&arrival, subject, answer)
     });
-    let broken = |_| Answer::Unavailable("the delivery broke off".to_owned());
-    work.await.unwrap_or_else(broken).into_response()
+    match work.await {
+        Ok(closing) => closing.into_response(),
+        Err(_) => Answer::Unavailable("the delivery broke off".to_owned()).into_response(),
+    }
 }
 
 /// Whether the content type is JSON, with or without parameters.
@@ -119,8 +126,9 @@ impl Intake {
                 let answer = if push.test {
                     Answer::Ignored("test delivery".to_owned())
                 } else {
-                    match self.targets(arrival, &push).await {
-                        Ok(targets) => self.wake(arrival, &push, targets).await,
+                    let cause = self.cause(arrival, &push);
+                    match self.targets(arrival, &push, &cause).await {
+                        Ok(targets) => self.wake(arrival, targets, &cause).await,
                         Err(answer) => answer,
                     }
                 };
@@ -131,13 +139,8 @@ impl Intake {
         }
     }
 
-    /// The apps to wake, at least one, and the reading of the registrations that is the reason where there
-    /// is one.
-    async fn targets(
-        &self,
-        arrival: &Arrival,
-        push: &Push,
-    ) -> Result<BTreeMap<AppName, Option<u64>>, Answer> {
+    /// The apps to wake, at least one.
+    async fn targets(&self, arrival: &Arrival, push: &Push, cause: &WakeCause) -> Result<Targets, Answer> {
         let subscriptions = self.reloads.subscriptions();
         let to_apps_repo = subscriptions.is_apps_repo(&push.repo, &push.branch);
         let mut followers = subscriptions.followers(&push.repo, &push.branch);
@@ -147,6 +150,8 @@ impl Intake {
             self.reloads.fresh(deadline).await.map_err(Answer::Unavailable)?;
             followers = subscriptions.followers(&push.repo, &push.branch);
             targets.extend(self.reloads.owing().into_iter().map(|(app, reading)| (app, Some(reading))));
+        } else {
+            self.rechecks.note(push, &followers, cause);
         }
         match followers {
             Followers::Apps(apps) => {
@@ -168,30 +173,20 @@ impl Intake {
         Ok(targets)
     }
 
-    /// Wakes every app at once, each exactly once, and waits for all acknowledgements.
-    async fn wake(&self, arrival: &Arrival, push: &Push, targets: BTreeMap<AppName, Option<u64>>) -> Answer {
+    fn cause(&self, arrival: &Arrival, push: &Push) -> WakeCause {
         let to_apps_repo = self.reloads.subscriptions().is_apps_repo(&push.repo, &push.branch);
-        let cause = WakeCause {
+        WakeCause {
             kind: if to_apps_repo { "apps" } else { "push" }.to_owned(),
             detail: format!("push to {} of {}", push.branch, push.repo),
             trace: Some(arrival.trace.clone()),
             at: self.ambient.now(),
             named: if to_apps_repo { None } else { Revision::parse(&push.after).ok() },
-        };
-        let publishing = targets.into_iter().map(async |(app, reading)| {
-            let outcome = timeout(self.config.wake_timeout, self.wakes.wake(&app, &cause)).await;
-            let problem = match outcome {
-                Ok(Ok(_)) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("no acknowledgement in {:?}", self.config.wake_timeout)),
-            };
-            measure::wake(problem.is_none());
-            if let (None, Some(reading)) = (&problem, reading) {
-                self.reloads.paid(&app, reading);
-            }
-            (app, problem)
-        });
-        let outcomes: Vec<_> = stream::iter(publishing).buffered(CONCURRENT_WAKES).collect().await;
+        }
+    }
+
+    async fn wake(&self, arrival: &Arrival, targets: Targets, cause: &WakeCause) -> Answer {
+        let until = (Instant::now() + self.config.wake_timeout).min(arrival.at + self.config.answer_timeout);
+        let outcomes = self.wake_all(targets, cause, until).await;
         match outcomes.iter().find_map(|(app, problem)| problem.as_ref().map(|problem| (app, problem))) {
             Some((app, problem)) => {
                 Answer::Unavailable(format!("the wake of {app} is not durable: {problem}"))
@@ -200,8 +195,32 @@ impl Intake {
         }
     }
 
-    /// Counts, logs and notes a delivery that has its answer.
-    fn finish(&self, arrival: &Arrival, subject: Subject, answer: Answer) -> Answer {
+    /// Wakes every app at once, each exactly once, and waits for all acknowledgements, until one and the same
+    /// moment: an answer has to be out in time however many apps it is about. Each app with what went wrong.
+    pub(crate) async fn wake_all(
+        &self,
+        targets: Targets,
+        cause: &WakeCause,
+        until: Instant,
+    ) -> Vec<(AppName, Option<String>)> {
+        let publishing = targets.into_iter().map(async |(app, reading)| {
+            let outcome = timeout_at(until, self.wakes.wake(&app, cause)).await;
+            let problem = match outcome {
+                Ok(Ok(_)) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some("it was not acknowledged in time".to_owned()),
+            };
+            measure::wake(problem.is_none());
+            if let (None, Some(reading)) = (&problem, reading) {
+                self.reloads.paid(&app, reading);
+            }
+            (app, problem)
+        });
+        stream::iter(publishing).buffered(CONCURRENT_WAKES).collect().await
+    }
+
+    /// Counts and logs a delivery that has its answer. Its event follows the answer.
+    fn finish(&self, arrival: &Arrival, subject: Subject, answer: Answer) -> Closing {
         let took = arrival.at.elapsed();
         measure::delivery(answer.outcome(), took);
         log(arrival, &subject, &answer, took.as_millis());
@@ -216,24 +235,23 @@ impl Intake {
             | Answer::Unsigned
             | Answer::BadSignature
             | Answer::Malformed(_)
-            | Answer::Unavailable(_) => return answer,
+            | Answer::Unavailable(_) => return Closing { answer, afterwards: Afterwards::nothing() },
         };
-        if let Some(repo) = subject.repo {
-            self.journal.note(Event {
-                id: self.ambient.ulid(),
-                at: self.ambient.now(),
-                trace: Some(arrival.trace.clone()),
-                body: EventBody::Delivery {
-                    repo,
-                    reference: subject.reference,
-                    after: subject.after,
-                    delivery: subject.delivery,
-                    woken: answer.woken().to_vec(),
-                    ignored,
-                },
-            });
-        }
-        answer
+        let event = subject.repo.map(|repo| Event {
+            id: self.ambient.ulid(),
+            at: self.ambient.now(),
+            trace: Some(arrival.trace.clone()),
+            body: EventBody::Delivery {
+                repo,
+                reference: subject.reference,
+                after: subject.after,
+                delivery: subject.delivery,
+                woken: answer.woken().to_vec(),
+                ignored,
+            },
+        });
+        let told = |event| Afterwards::note(&self.journal, event);
+        Closing { answer, afterwards: event.map_or_else(Afterwards::nothing, told) }
     }
 }
 

@@ -10,7 +10,9 @@
 //! 4. who follows this branch; an unknown repository or a push to `cluster/apps` reads the registrations
 //!    again first: 200 with the reason where nobody does;
 //! 5. one awaited publish per app: 202 when all are acknowledged, 503 when one is not in two seconds;
-//! 6. one log line, and an event that waits for its turn in a bounded queue.
+//! 6. one log line, and, once the connection has taken the whole answer, an event into a bounded queue;
+//! 7. where the answer came from memory, a second look once the registrations are read again: another receiver
+//!    may have heard of the newest ones.
 //!
 //! Nothing is remembered about deliveries: doubled, replayed and old ones wake an app like any other, and
 //! the decision sees that nothing is to be done.
@@ -26,6 +28,7 @@ mod config;
 mod intake;
 mod journal;
 mod measure;
+mod recheck;
 mod reload;
 mod routes;
 mod server;

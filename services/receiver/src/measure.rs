@@ -36,8 +36,8 @@ pub(crate) fn reload(done: bool) {
     counter!(RELOADS, "result" => if done { "done" } else { "failed" }).increment(1);
 }
 
-pub(crate) fn event_dropped(cause: &'static str) {
-    counter!(EVENTS_DROPPED, "cause" => cause).increment(1);
+pub(crate) fn events_dropped(cause: &'static str, count: usize) {
+    counter!(EVENTS_DROPPED, "cause" => cause).increment(u64::try_from(count).unwrap_or(u64::MAX));
 }
 
 /// One more of something, for as long as it lives.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use fabrique_core::id::AppName;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use crate::config::ReceiverConfig;
 use crate::measure;
 use crate::subscriptions::Subscriptions;
 
@@ -22,6 +23,9 @@ pub(crate) struct Reloads {
     subscriptions: Arc<dyn Subscriptions>,
     spacing: Duration,
     timeout: Duration,
+    /// How old the registrations may become while deliveries are answered by them, and how long such a delivery's
+    /// own way to its commit is left alone.
+    age: Duration,
     last: tokio::sync::Mutex<Option<Last>>,
     /// Apps that a reading told as changed and whose wake is not acknowledged yet: a reading tells each
     /// change once, to whomever asked, and that delivery may fail.
@@ -36,8 +40,15 @@ struct Owed {
 }
 
 impl Reloads {
-    pub(crate) fn new(subscriptions: Arc<dyn Subscriptions>, spacing: Duration, timeout: Duration) -> Self {
-        Self { subscriptions, spacing, timeout, last: tokio::sync::Mutex::default(), owed: Mutex::default() }
+    pub(crate) fn new(subscriptions: Arc<dyn Subscriptions>, config: &ReceiverConfig) -> Self {
+        Self {
+            subscriptions,
+            spacing: config.reload_spacing,
+            timeout: config.reload_timeout,
+            age: config.reload_age,
+            last: tokio::sync::Mutex::default(),
+            owed: Mutex::default(),
+        }
     }
 
     pub(crate) fn subscriptions(&self) -> &dyn Subscriptions {
@@ -47,6 +58,13 @@ impl Reloads {
     /// The longest that a reading asked for now can take, with the one before it.
     pub(crate) fn patience(&self) -> Duration {
         self.timeout * 2 + self.spacing
+    }
+
+    /// When to read for a delivery that was `answered` by the registrations at hand: when the last reading, the one
+    /// under way included, has its age, and not beside the worker that begins to look for the delivery now.
+    pub(crate) async fn due(&self, answered: Instant) -> Instant {
+        let last = self.last.lock().await;
+        last.as_ref().map_or(answered, |last| last.started.max(answered)) + self.age
     }
 
     /// Waits for a reading that starts after this call, at most until `deadline`.

@@ -22,6 +22,7 @@ use crate::config::{ConfigError, ReceiverConfig};
 use crate::intake::Intake;
 use crate::journal::{self, Journal};
 use crate::measure;
+use crate::recheck::{self, Rechecks};
 use crate::reload::Reloads;
 use crate::routes::{self, Health};
 use crate::subscriptions::Subscriptions;
@@ -75,11 +76,12 @@ impl Receiver {
     pub fn new(config: ReceiverConfig, deps: Dependencies) -> Result<Self, ConfigError> {
         config.check()?;
         let (journal, queue) = Journal::new(config.event_queue);
-        let reloads = Reloads::new(deps.subscriptions, config.reload_spacing, config.reload_timeout);
+        let reloads = Reloads::new(deps.subscriptions, &config);
         let intake = Intake {
             reader: deps.reader,
             wakes: deps.wakes,
             reloads: Arc::new(reloads),
+            rechecks: Rechecks::default(),
             journal,
             ambient: deps.ambient,
             places: Arc::new(Semaphore::new(config.max_in_flight)),
@@ -92,20 +94,23 @@ impl Receiver {
         Ok(Self { intake: Arc::new(intake), health: Arc::new(health), events: deps.events, queue })
     }
 
-    /// The routes alone, for a server that is already there. Its connections, the first reading of the
-    /// registrations and the publishing of events are then the caller's: [`serve`](Self::serve) does it all.
+    /// The routes alone, for a server that is already there. Its connections, the readings of the registrations
+    /// that no delivery waits for and the publishing of events are then the caller's: [`serve`](Self::serve) does
+    /// it all.
     pub fn router(&self) -> Router {
         routes::router(&self.intake, &self.health)
     }
 
     /// Serves until `shutdown`, then stops accepting, lets deliveries at work finish, publishes what events
-    /// are left, and returns. Whatever takes longer than `drain_timeout` is cut.
+    /// are left, reads the registrations once more where pushes wait for that, and returns. Whatever takes longer
+    /// than `drain_timeout` is cut.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Drained {
         let router = self.router();
         let Self { intake, health, events, queue } = self;
         let closing = CancellationToken::new();
         let publishing = tokio::spawn(journal::publish(queue, events, closing.clone()));
         let loading = tokio::spawn(load(Arc::clone(&intake.reloads), shutdown.clone()));
+        let mut keeping = tokio::spawn(recheck::keep_up(Arc::clone(&intake), closing.clone()));
         let connections = TaskTracker::new();
 
         accept(listener, &router, &intake.config, &connections, &shutdown).await;
@@ -124,6 +129,9 @@ impl Receiver {
         let aborter = publishing.abort_handle();
         let published = tokio::time::timeout_at(deadline, publishing).await.is_ok();
         aborter.abort();
+        // A forge that is away at this very moment makes no delivery less answered: the reconciler heals that.
+        let _ = tokio::time::timeout_at(deadline, &mut keeping).await;
+        keeping.abort();
         if answered && published { Drained::Completely } else { Drained::Partly }
     }
 }

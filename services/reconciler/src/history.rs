@@ -115,6 +115,7 @@ mod tests {
             daemon: None,
             queued: Timestamp(1_000),
             ended: None,
+            egress: None,
         }
     }
 

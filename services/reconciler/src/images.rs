@@ -77,37 +77,64 @@ fn key_of(memory: &Memory, digest: &Digest) -> Option<BuildKey> {
     built.chain(committed).next()
 }
 
-/// Looks after the images of one app: one request for each that is as it should be.
+/// Looks after the images of one app, with one request where all is as it should be: one of them is asked about, the
+/// next one at the next `turn`, and the others as well once that one is not as it should be.
 pub(crate) async fn look_after(
     app: &App,
     apps: &Apps,
     memory: &Memory,
     records: &dyn Records,
     registry: &dyn Registry,
+    turn: usize,
 ) -> PortResult<Vec<Finding>> {
+    let mut images = with_tags(app, apps, memory, records).await?;
+    let first = turn.checked_rem(images.len()).unwrap_or_default();
+    images.rotate_left(first);
     let mut findings = Vec::new();
+    for (number, (image, tag)) in images.into_iter().enumerate() {
+        match check(image, tag, registry).await? {
+            Some(finding) => findings.push(finding),
+            None if number == 0 => break,
+            None => {}
+        }
+    }
+    Ok(findings)
+}
+
+/// The images, each with the tag that keeps it, where a key is known and no image before it has that tag.
+async fn with_tags(
+    app: &App,
+    apps: &Apps,
+    memory: &Memory,
+    records: &dyn Records,
+) -> PortResult<Vec<(Image, Option<String>)>> {
     let mut claimed = BTreeSet::new();
+    let mut images = Vec::new();
     for image in referred_to(app, apps, memory) {
         let key = match &image.key {
             Some(key) => Some(key.clone()),
             None => recorded_key(app, &image, memory, records).await?,
         };
         let tag = key.map(|key| key.keep_tag()).filter(|tag| claimed.insert(tag.clone()));
-        if let Some(tag) = &tag
-            && registry.resolve(&image.repository, tag).await?.as_ref() == Some(&image.digest)
-        {
-            continue;
-        }
-        if registry.has(&image.repository, &image.digest).await? {
-            if let Some(tag) = tag {
-                registry.tag(&image.repository, &image.digest, &tag).await?;
-                findings.push(Finding::Restored { tag, digest: image.digest });
-            }
-        } else if !image.shown_in.is_empty() {
-            findings.push(Finding::Lost { image });
-        }
+        images.push((image, tag));
     }
-    Ok(findings)
+    Ok(images)
+}
+
+/// Asks for an image, by its tag where it has one, and sets that again where it is missing.
+async fn check(image: Image, tag: Option<String>, registry: &dyn Registry) -> PortResult<Option<Finding>> {
+    let Image { repository, digest, .. } = &image;
+    if let Some(tag) = &tag
+        && registry.resolve(repository, tag).await?.as_ref() == Some(digest)
+    {
+        return Ok(None);
+    }
+    if !registry.has(repository, digest).await? {
+        return Ok((!image.shown_in.is_empty()).then_some(Finding::Lost { image }));
+    }
+    let Some(tag) = tag else { return Ok(None) };
+    registry.tag(repository, digest, &tag).await?;
+    Ok(Some(Finding::Restored { tag, digest: image.digest }))
 }
 
 /// The key under the present registration, if the record of it names this very digest.
@@ -126,7 +153,7 @@ async fn recorded_key(
 mod tests {
     use fabrique_core::id::{BuildId, RelPath};
     use fabrique_core::memory::{Built, Committed};
-    use fabrique_gitops::{Entry, Registrations, Rules, Tree};
+    use fabrique_gitops::{Entry, Rules, Tree};
 
     use super::*;
 
@@ -162,9 +189,9 @@ spec:
     fn apps(files: Vec<(RelPath, Entry)>) -> Apps {
         let registration = (RelPath::parse("apps/a/app.yaml").unwrap(), Entry::regular(APP));
         let tree: Tree = files.into_iter().chain([registration]).collect();
-        let registrations = Registrations::load(&tree, &Rules { registries: vec!["registry:80".to_owned()] });
-        assert_eq!(registrations.findings, []);
-        Apps { commit: revision(), tree, registrations }
+        let apps = Apps::parse(revision(), tree, &Rules { registries: vec!["registry:80".to_owned()] });
+        assert_eq!(apps.registrations.findings, []);
+        apps
     }
 
     fn images(apps: &Apps, memory: &Memory) -> Vec<Image> {

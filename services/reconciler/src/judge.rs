@@ -1,16 +1,18 @@
 //! Whether an app needs a wake: pure.
 
+use std::time::Duration;
+
 use fabrique_core::decision::{Action, Decision};
 use fabrique_core::id::Channel;
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Desk, Due};
+use fabrique_core::work::{Due, WorkItem, WorkRecord};
 
 use crate::leases::Holder;
 
 /// One app as a sweep finds it.
 pub(crate) struct Standing<'a> {
-    pub(crate) desk: &'a Desk,
+    pub(crate) item: &'a WorkItem,
     pub(crate) holder: Holder,
     pub(crate) memory: &'a Memory,
     pub(crate) decision: &'a Decision,
@@ -21,13 +23,10 @@ impl Standing<'_> {
     /// Why the app is to be woken; nothing when it needs nothing, or when its turn comes anyway.
     pub(crate) fn wake(&self) -> Option<String> {
         match self.holder {
-            Holder::Silent(still) => {
-                let holder = self.desk.record.holder.as_deref().unwrap_or("its worker");
-                Some(format!("{holder} holds it and has not moved for {} s", still.as_secs()))
-            }
+            Holder::Silent(still) => Some(silent(&self.item.record, still)),
             // A worker reads the head once and then waits for wakes: it learns of a newer one from here.
             Holder::Working => self.difference(),
-            Holder::Nobody if self.desk.due(self.now) == Due::Now => None,
+            Holder::Nobody if self.item.due(self.now) == Due::Now => None,
             Holder::Nobody => self.difference().or_else(|| self.leftover()),
         }
     }
@@ -46,7 +45,7 @@ impl Standing<'_> {
         if let Some(running) = &self.memory.running {
             return Some(format!("the build {} has no worker", running.build));
         }
-        if matches!(self.desk.due(self.now), Due::At(_)) {
+        if matches!(self.item.due(self.now), Due::At(_)) {
             return None;
         }
         let intents = self.memory.environments.iter().find_map(|(environment, memory)| {
@@ -57,22 +56,28 @@ impl Standing<'_> {
         });
         intents.or_else(|| {
             let pending = self.memory.pending_statuses.first()?;
-            Some(format!("the commit status of {} is still pending", pending.short()))
+            Some(format!("the commit status of {} is not final yet", pending.short()))
         })
     }
 }
 
+/// Why an app is to be woken whose holder has not moved its record for this long.
+pub(crate) fn silent(record: &WorkRecord, still: Duration) -> String {
+    let holder = record.holder.as_deref().unwrap_or("its worker");
+    format!("{holder} holds it and has not moved for {} s", still.as_secs())
+}
+
 /// Why an app that is not registered any more is to be woken: its build is to be stopped, or forgotten, and its
 /// commit statuses are to be closed.
-pub(crate) fn unregistered(desk: &Desk, memory: &Memory, now: Timestamp) -> Option<String> {
-    let idle = desk.record.holder.is_none();
-    if idle && desk.due(now) == Due::Now {
+pub(crate) fn unregistered(item: &WorkItem, memory: &Memory, now: Timestamp) -> Option<String> {
+    let idle = item.record.holder.is_none();
+    if idle && item.due(now) == Due::Now {
         return None;
     }
     let left = match (&memory.running, memory.pending_statuses.first()) {
         (Some(running), _) => format!("the build {} is under way", running.build),
         (None, Some(revision)) if idle => {
-            format!("the commit status of {} is still pending", revision.short())
+            format!("the commit status of {} is not final yet", revision.short())
         }
         (None, Some(_) | None) => return None,
     };
@@ -81,13 +86,11 @@ pub(crate) fn unregistered(desk: &Desk, memory: &Memory, now: Timestamp) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use fabrique_core::decision::Reason;
     use fabrique_core::id::{AppName, BuildId, BuildKey, EnvironmentName, Revision};
     use fabrique_core::memory::{Committed, Intent, Running};
     use fabrique_core::verdict::Verdict;
-    use fabrique_core::work::{Generation, Waiting, WorkRecord};
+    use fabrique_core::work::{Generation, Waiting};
 
     use super::*;
 
@@ -97,8 +100,8 @@ mod tests {
         Revision::parse(&digit.repeat(40)).unwrap()
     }
 
-    fn desk(wanted: u64, done: u64) -> Desk {
-        Desk {
+    fn item(wanted: u64, done: u64) -> WorkItem {
+        WorkItem {
             app: AppName::parse("citation").unwrap(),
             wanted: Generation(wanted),
             record: WorkRecord { done: Generation(done), ..WorkRecord::default() },
@@ -107,9 +110,9 @@ mod tests {
         }
     }
 
-    fn waiting(mut desk: Desk) -> Desk {
-        desk.record.waiting = Some(Waiting { at: desk.wanted, until: Timestamp(9_000) });
-        desk
+    fn waiting(mut item: WorkItem) -> WorkItem {
+        item.record.waiting = Some(Waiting { at: item.wanted, until: Timestamp(9_000) });
+        item
     }
 
     fn settled(action: Action) -> Decision {
@@ -134,24 +137,24 @@ mod tests {
         Memory { running: Some(running), ..Memory::default() }
     }
 
-    fn wake(desk: &Desk, holder: Holder, memory: &Memory, decision: &Decision) -> Option<String> {
-        Standing { desk, holder, memory, decision, now: NOW }.wake()
+    fn wake(item: &WorkItem, holder: Holder, memory: &Memory, decision: &Decision) -> Option<String> {
+        Standing { item, holder, memory, decision, now: NOW }.wake()
     }
 
     #[test]
     fn a_difference_wakes_with_the_reason_of_the_decision() {
-        let woken = wake(&desk(3, 3), Holder::Nobody, &Memory::default(), &build());
+        let woken = wake(&item(3, 3), Holder::Nobody, &Memory::default(), &build());
         assert_eq!(woken.as_deref(), Some("111111111111 is not built yet"));
     }
 
     #[test]
     fn an_app_that_is_due_already_is_not_woken_again() {
-        assert_eq!(wake(&desk(4, 3), Holder::Nobody, &half_built(), &build()), None);
+        assert_eq!(wake(&item(4, 3), Holder::Nobody, &half_built(), &build()), None);
     }
 
     #[test]
     fn a_wait_for_something_else_does_not_hide_a_difference() {
-        assert!(wake(&waiting(desk(4, 3)), Holder::Nobody, &Memory::default(), &build()).is_some());
+        assert!(wake(&waiting(item(4, 3)), Holder::Nobody, &Memory::default(), &build()).is_some());
     }
 
     #[test]
@@ -159,29 +162,29 @@ mod tests {
         let mut memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
         memory.failure = None;
         let decision = settled(Action::WaitUntil(Timestamp(9_000)));
-        assert_eq!(wake(&waiting(desk(4, 3)), Holder::Nobody, &memory, &decision), None);
+        assert_eq!(wake(&waiting(item(4, 3)), Holder::Nobody, &memory, &decision), None);
     }
 
     #[test]
     fn a_working_holder_is_told_of_a_newer_target_and_otherwise_left_alone() {
         let running = settled(Action::Continue);
-        assert_eq!(wake(&desk(4, 3), Holder::Working, &half_built(), &running), None);
+        assert_eq!(wake(&item(4, 3), Holder::Working, &half_built(), &running), None);
         let stop = settled(Action::Stop { superseded_by: Some(revision("2")) });
-        assert!(wake(&desk(4, 3), Holder::Working, &half_built(), &stop).is_some());
+        assert!(wake(&item(4, 3), Holder::Working, &half_built(), &stop).is_some());
     }
 
     #[test]
     fn a_silent_holder_is_reported_by_name() {
-        let mut desk = desk(3, 3);
-        desk.record = desk.record.claimed_by("worker-1");
+        let mut item = item(3, 3);
+        item.record = item.record.claimed_by("worker-1");
         let silent = Holder::Silent(Duration::from_secs(61));
-        let woken = wake(&desk, silent, &Memory::default(), &settled(Action::Nothing));
+        let woken = wake(&item, silent, &Memory::default(), &settled(Action::Nothing));
         assert_eq!(woken.as_deref(), Some("worker-1 holds it and has not moved for 61 s"));
     }
 
     #[test]
     fn a_build_without_a_worker_is_woken_for() {
-        let woken = wake(&desk(3, 3), Holder::Nobody, &half_built(), &settled(Action::Continue));
+        let woken = wake(&item(3, 3), Holder::Nobody, &half_built(), &settled(Action::Continue));
         assert_eq!(woken.as_deref(), Some("the build citation-01k4z3v5w6x7y8z9a0b1c2d3e4 has no worker"));
     }
 
@@ -189,32 +192,32 @@ mod tests {
     fn an_intent_and_a_pending_status_are_woken_for() {
         let decision = settled(Action::Nothing);
         let mut memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
-        let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
-        assert_eq!(woken.as_deref(), Some("the commit status of 111111111111 is still pending"));
+        let woken = wake(&item(3, 3), Holder::Nobody, &memory, &decision);
+        assert_eq!(woken.as_deref(), Some("the commit status of 111111111111 is not final yet"));
 
         let prod = EnvironmentName::parse("prod").unwrap();
         let commit = Committed { commit: None, revision: revision("1"), digest: None, key: None };
         memory.channel_mut(&prod, Channel::Infra).intent = Some(Intent { base: revision("2"), commit });
-        let woken = wake(&desk(3, 3), Holder::Nobody, &memory, &decision);
+        let woken = wake(&item(3, 3), Holder::Nobody, &memory, &decision);
         assert_eq!(woken.as_deref(), Some("nobody read back whether the infra of prod was committed"));
     }
 
     #[test]
     fn the_build_of_a_removed_app_is_woken_for_until_it_is_gone() {
-        assert!(unregistered(&desk(3, 3), &half_built(), NOW).is_some());
-        assert_eq!(unregistered(&desk(4, 3), &half_built(), NOW), None);
-        assert_eq!(unregistered(&desk(3, 3), &Memory::default(), NOW), None);
+        assert!(unregistered(&item(3, 3), &half_built(), NOW).is_some());
+        assert_eq!(unregistered(&item(4, 3), &half_built(), NOW), None);
+        assert_eq!(unregistered(&item(3, 3), &Memory::default(), NOW), None);
     }
 
     #[test]
     fn the_pending_status_of_a_removed_app_is_woken_for_unless_somebody_is_at_it() {
         let memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
-        let woken = unregistered(&desk(3, 3), &memory, NOW);
+        let woken = unregistered(&item(3, 3), &memory, NOW);
         let expected =
-            "it is not registered any more, and the commit status of 111111111111 is still pending";
+            "it is not registered any more, and the commit status of 111111111111 is not final yet";
         assert_eq!(woken.as_deref(), Some(expected));
-        assert_eq!(unregistered(&desk(4, 3), &memory, NOW), None);
-        let mut held = desk(3, 3);
+        assert_eq!(unregistered(&item(4, 3), &memory, NOW), None);
+        let mut held = item(3, 3);
         held.record = held.record.claimed_by("worker-1");
         assert_eq!(unregistered(&held, &memory, NOW), None);
     }
@@ -222,7 +225,7 @@ mod tests {
     #[test]
     fn an_app_with_nothing_to_do_is_left_alone() {
         let decision = settled(Action::Nothing);
-        assert_eq!(wake(&desk(3, 3), Holder::Nobody, &Memory::default(), &decision), None);
-        assert_eq!(wake(&desk(0, 0), Holder::Nobody, &Memory::default(), &decision), None);
+        assert_eq!(wake(&item(3, 3), Holder::Nobody, &Memory::default(), &decision), None);
+        assert_eq!(wake(&item(0, 0), Holder::Nobody, &Memory::default(), &decision), None);
     }
 }

@@ -36,6 +36,24 @@ impl Leases {
             .collect();
     }
 
+    /// Takes a later reading for what was held at the last one: whoever moved its record since, or gave it back, is
+    /// forgotten, and nobody is new.
+    pub(crate) fn keep_still<'a>(&mut self, held: impl IntoIterator<Item = (&'a AppName, u64)>) {
+        let held: HashMap<&AppName, u64> = held.into_iter().collect();
+        self.seen.retain(|app, (revision, _)| held.get(app) == Some(revision));
+    }
+
+    /// For how long the record that stands still for longest has done so.
+    pub(crate) fn longest(&self, now: Instant) -> Option<Duration> {
+        self.seen.values().map(|(_, since)| now.saturating_duration_since(*since)).max()
+    }
+
+    /// The apps whose holders are silent, and for how long. They are forgotten.
+    pub(crate) fn take_silent(&mut self, lease: Duration, now: Instant) -> Vec<(AppName, Duration)> {
+        let still = |(_, since): &(u64, Instant)| now.saturating_duration_since(*since);
+        self.seen.extract_if(|_, seen| still(seen) >= lease).map(|(app, seen)| (app, still(&seen))).collect()
+    }
+
     /// Who holds `app` by the last reading.
     pub(crate) fn holder(&self, app: &AppName, lease: Duration, now: Instant) -> Holder {
         match self.seen.get(app).map(|(_, since)| now.saturating_duration_since(*since)) {
@@ -83,5 +101,20 @@ mod tests {
         assert_eq!(leases.holder(&app, LEASE, start + LEASE * 2), Holder::Nobody);
         leases.note([(&app, 7)], start + LEASE);
         assert_eq!(leases.holder(&app, LEASE, start + LEASE), Holder::Working);
+    }
+
+    #[test]
+    fn only_those_that_stand_still_from_one_reading_to_the_next_become_silent() {
+        let (mut leases, start) = (Leases::default(), Instant::now());
+        let [moved, back, still, new] =
+            ["moved", "back", "still", "new"].map(|app| AppName::parse(app).unwrap());
+        leases.note([(&moved, 1), (&back, 2), (&still, 3)], start);
+        let later = start + LEASE / 2;
+        assert_eq!(leases.longest(later), Some(LEASE / 2));
+        leases.keep_still([(&moved, 4), (&still, 3), (&new, 5)]);
+        assert_eq!(leases.take_silent(LEASE, later), []);
+        let end = start + LEASE;
+        assert_eq!(leases.take_silent(LEASE, end), [(still, LEASE)]);
+        assert_eq!(leases.longest(end), None);
     }
 }

@@ -1,7 +1,8 @@
 //! One look at every app.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabrique_core::app::App;
@@ -9,7 +10,7 @@ use fabrique_core::decision::decide;
 use fabrique_core::id::{AppName, BuildId, Digest};
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::Desk;
+use fabrique_core::work::WorkItem;
 use fabrique_observer::{Apps, AppsReader, Observer};
 use fabrique_ports::bus::{Event, EventBody, WakeCause};
 use fabrique_ports::records::{BuildPhase, Swap, Versioned};
@@ -23,6 +24,9 @@ use crate::history::Attempt;
 use crate::images;
 use crate::judge::{Standing, unregistered};
 use crate::leases::{Holder, Leases};
+use crate::measure;
+
+mod alone;
 
 /// Failures that are told one by one; of the others only the number is.
 const TOLD: usize = 5;
@@ -113,14 +117,20 @@ pub struct Reconciler {
     apps: Arc<AppsReader>,
     ambient: Arc<dyn Ambient>,
     leases: Mutex<Leases>,
+    /// Which image of an app the next full sweep asks for first. It starts anywhere, so that sweeps of processes that
+    /// make only one come around too.
+    turn: AtomicUsize,
 }
 
 /// What is read once for all apps of a sweep.
 struct Round {
     depth: Depth,
     apps: Arc<Apps>,
-    desks: BTreeMap<AppName, (Desk, Holder)>,
+    observer: Observer,
+    items: BTreeMap<AppName, (WorkItem, Holder)>,
     memories: BTreeMap<AppName, Memory>,
+    /// See [`Reconciler`].
+    turn: usize,
 }
 
 /// What one app added.
@@ -141,13 +151,14 @@ impl Reconciler {
         apps: Arc<AppsReader>,
         ambient: Arc<dyn Ambient>,
     ) -> Self {
-        Self { config, ports, observer, apps, ambient, leases: Mutex::default() }
+        let turn = AtomicUsize::new(usize::from(ambient.random()[0]));
+        Self { config, ports, observer, apps, ambient, leases: Mutex::default(), turn }
     }
 
     /// Looks at every registered app once.
     ///
     /// A holder counts as silent only when an earlier sweep of this reconciler saw the same record, so a
-    /// single sweep finds none; workers do that by themselves.
+    /// single sweep finds none: [`sweep_alone`](Self::sweep_alone) does.
     ///
     /// # Errors
     /// When `cluster/apps` or the bus cannot be read: then nothing can be said about any app. What goes
@@ -187,7 +198,7 @@ impl Reconciler {
         sweep.woken.sort_by(|a, b| a.app.cmp(&b.app));
         sweep.failed.sort_by(|a, b| a.app.cmp(&b.app));
         sweep.took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        measure(&sweep);
+        measure::sweep(&sweep);
         Ok(sweep)
     }
 
@@ -213,18 +224,28 @@ impl Reconciler {
     }
 
     async fn read(&self, depth: Depth) -> PortResult<Round> {
-        let (apps, desks, memories) =
-            tokio::try_join!(self.apps.read(), self.ports.board.desks(), self.ports.memories.memories())?;
+        let (apps, items, memories) =
+            tokio::try_join!(self.apps.read(), self.ports.board.all_work(), self.ports.memories.memories())?;
         let now = Instant::now();
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = desks.iter().filter(|(_, _, record, _)| record.holder.is_some());
+        let turn = match depth {
+            Depth::Full => self.turn.fetch_add(1, Ordering::Relaxed),
+            Depth::Heads => 0,
+        };
+        let mut leases = self.leases();
+        let held = items.iter().filter(|(_, _, record, _)| record.holder.is_some());
         leases.note(held.map(|(app, _, _, revision)| (app, *revision)), now);
-        let desks = desks.into_iter().map(|(app, wanted, record, revision)| {
+        let items = items.into_iter().map(|(app, wanted, record, revision)| {
             let holder = leases.holder(&app, self.config.lease, now);
             let lease_expired = matches!(holder, Holder::Silent(_));
-            (app.clone(), (Desk { app, wanted, record, revision, lease_expired }, holder))
+            (app.clone(), (WorkItem { app, wanted, record, revision, lease_expired }, holder))
         });
-        Ok(Round { depth, apps, desks: desks.collect(), memories: memories.into_iter().collect() })
+        let observer = self.observer.for_one_round();
+        let memories = memories.into_iter().collect();
+        Ok(Round { depth, apps, observer, items: items.collect(), memories, turn })
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the apps whose registration is gone while something of them is under way.
@@ -233,8 +254,8 @@ impl Reconciler {
         let now = self.ambient.now();
         for (app, memory) in round.memories.iter().filter(|(app, _)| !registered.contains_key(*app)) {
             let nobody = unseen(app);
-            let (desk, _) = round.desks.get(app).unwrap_or(&nobody);
-            let Some(reason) = unregistered(desk, memory, now) else { continue };
+            let (item, _) = round.items.get(app).unwrap_or(&nobody);
+            let Some(reason) = unregistered(item, memory, now) else { continue };
             match self.wake(app, &reason, now).await {
                 Ok(()) => sweep.woken.push(Woken { app: app.clone(), reason }),
                 Err(error) => sweep.failed.push(Failed { app: app.clone(), error: error.to_string() }),
@@ -248,7 +269,7 @@ impl Reconciler {
     async fn end_abandoned(&self, round: &Round, sweep: &mut Sweep) -> PortResult<()> {
         let ports = &self.ports;
         for Versioned { value: entry, revision } in ports.history.unfinished_builds().await? {
-            let (_, work, _) = ports.board.desk(&entry.app).await?;
+            let (_, work, _) = ports.board.work_of(&entry.app).await?;
             let memory = ports.memories.memory(&entry.app).await?.value;
             let app = round.apps.registrations.apps.get(&entry.app);
             let attempt = Attempt { entry: &entry, work: &work, memory: &memory, app };
@@ -257,7 +278,9 @@ impl Reconciler {
                 continue;
             }
             let ended = attempt.ended(now);
-            // First, so that a sweep that dies in between leaves the attempt to the next one.
+            // Before the entry, or a sweep that dies in between leaves whoever follows the log there for ever: an entry
+            // that has ended is not looked at again. Where somebody else's word on the end counts below, the attempt is
+            // over as well, and to close its log twice changes nothing.
             ports.logs.close_log(&ended.build).await?;
             match ports.history.swap_build(&ended, revision).await? {
                 Swap::Done(_) => {
@@ -280,13 +303,13 @@ impl Reconciler {
 
     async fn look(&self, app: &App, round: &Round) -> PortResult<Look> {
         let (nobody, nothing) = (unseen(&app.name), Memory::default());
-        let (desk, holder) = round.desks.get(&app.name).unwrap_or(&nobody);
+        let (item, holder) = round.items.get(&app.name).unwrap_or(&nobody);
         let memory = round.memories.get(&app.name).unwrap_or(&nothing);
         let now = self.ambient.now();
-        let view = self.observer.observe(app, &round.apps, memory, now).await?;
+        let view = round.observer.observe(app, &round.apps, memory, now).await?;
         let decision = decide(&view);
         let mut look = Look::default();
-        let standing = Standing { desk, holder: *holder, memory, decision: &decision, now };
+        let standing = Standing { item, holder: *holder, memory, decision: &decision, now };
         if let Some(reason) = standing.wake() {
             self.wake(&app.name, &reason, now).await?;
             look.woken = Some(Woken { app: app.name.clone(), reason });
@@ -318,7 +341,7 @@ impl Reconciler {
         look: &mut Look,
     ) -> PortResult<()> {
         let (records, registry) = (self.ports.records.as_ref(), self.ports.registry.as_ref());
-        for finding in images::look_after(app, &round.apps, memory, records, registry).await? {
+        for finding in images::look_after(app, &round.apps, memory, records, registry, round.turn).await? {
             match finding {
                 images::Finding::Restored { tag, digest } => {
                     tracing::info!(app = %app.name, tag, %digest, "a missing tag is there again");
@@ -344,15 +367,15 @@ impl Reconciler {
     }
 }
 
-fn unseen(app: &AppName) -> (Desk, Holder) {
-    let desk = Desk {
+fn unseen(app: &AppName) -> (WorkItem, Holder) {
+    let item = WorkItem {
         app: app.clone(),
         wanted: fabrique_core::work::Generation::default(),
         record: fabrique_core::work::WorkRecord::default(),
         revision: 0,
         lease_expired: false,
     };
-    (desk, Holder::Nobody)
+    (item, Holder::Nobody)
 }
 
 fn lost(app: &AppName, image: &images::Image) -> Finding {
@@ -381,13 +404,6 @@ fn unwritten(error: &PortError) -> Finding {
         what: format!("attempts that nobody ended were left open: {error}"),
         remedy: remedy.to_owned(),
     }
-}
-
-fn measure(sweep: &Sweep) {
-    let took = Duration::from_millis(sweep.took_ms);
-    metrics::histogram!("fabrique_sweep_seconds").record(took.as_secs_f64());
-    metrics::counter!("fabrique_sweep_apps_woken_total").increment(sweep.woken.len() as u64);
-    metrics::counter!("fabrique_sweep_apps_failed_total").increment(sweep.failed.len() as u64);
 }
 
 fn tell(swept: &Result<Sweep, PortError>) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use async_nats::jetstream;
 use async_trait::async_trait;
 use fabrique_bed::{Bed, GitRepo};
 use fabrique_bus::{Bus, BusConfig};
@@ -23,8 +24,9 @@ use fabrique_observer::{AppsReader, Observer};
 use fabrique_ports::Ambient as _;
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::{Board, BusSetup, EventBody, Events};
-use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, StatusOutcome};
+use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, ForgeFile, StatusOutcome};
 use fabrique_ports::records::{Memories, Swap};
+use fabrique_ports::registry::Registry;
 use fabrique_ports::source::{ChangedPaths, SourceFile, SourceHistory};
 use fabrique_reconciler::{Config, Depth, Ports, Reconciler, Sweep};
 use fabrique_registry::{Access, OciRegistry, RegistryConfig};
@@ -33,8 +35,12 @@ use tokio_util::sync::CancellationToken;
 
 #[path = "live/history.rs"]
 mod history;
+#[path = "live/images.rs"]
+mod images;
+#[path = "live/leases.rs"]
+mod leases;
 
-/// Calls that may reach the forge: all of them, those at work, and the most that ever were.
+/// Calls that may reach the forge or the registry: all of them, those at work, and the most that ever were.
 #[derive(Default)]
 struct Calls {
     all: AtomicUsize,
@@ -42,7 +48,18 @@ struct Calls {
     most: AtomicUsize,
 }
 
-/// Counts the calls that may reach the forge, and passes them on.
+/// What a sweep cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cost {
+    /// Calls that may have reached the forge.
+    forge: usize,
+    /// Requests to the registry.
+    registry: usize,
+    /// Messages that were stored in any stream or bucket of the bus.
+    written: u64,
+}
+
+/// Counts the calls that may reach a server, and passes them on.
 struct Counted<T> {
     inner: T,
     calls: Arc<Calls>,
@@ -68,8 +85,16 @@ impl Forge for Counted<Gitea> {
         self.count().branch_tip(repo, branch).await
     }
 
-    async fn has_commit(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
-        self.count().has_commit(repo, revision).await
+    async fn was_pushed(&self, repo: &RepoName, revision: &Revision) -> PortResult<bool> {
+        self.count().was_pushed(repo, revision).await
+    }
+    async fn file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<ForgeFile>> {
+        self.count().file(repo, revision, path).await
     }
     async fn set_status(
         &self,
@@ -109,6 +134,33 @@ impl SourceHistory for Counted<GitHistory> {
     ) -> PortResult<Option<Vec<SourceFile>>> {
         self.count().read_directory(repo, revision, directory).await
     }
+    async fn read_file(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        path: &RelPath,
+    ) -> PortResult<Option<SourceFile>> {
+        self.count().read_file(repo, revision, path).await
+    }
+    async fn ancestors(&self, repo: &RepoName, head: &Revision, prefix: &str) -> PortResult<Vec<Revision>> {
+        self.count().ancestors(repo, head, prefix).await
+    }
+}
+
+#[async_trait]
+impl Registry for Counted<OciRegistry> {
+    async fn has(&self, image: &ImageRepository, digest: &Digest) -> PortResult<bool> {
+        self.count().has(image, digest).await
+    }
+    async fn resolve(&self, image: &ImageRepository, tag: &str) -> PortResult<Option<Digest>> {
+        self.count().resolve(image, tag).await
+    }
+    async fn tag(&self, image: &ImageRepository, digest: &Digest, tag: &str) -> PortResult<()> {
+        self.count().tag(image, digest, tag).await
+    }
+    async fn ping(&self, host: &str) -> PortResult<()> {
+        self.count().ping(host).await
+    }
 }
 
 struct Clock;
@@ -134,9 +186,10 @@ struct Cluster {
     bed: Bed,
     apps: GitRepo,
     admin: Bus,
-    registry: Arc<OciRegistry>,
     reconciler: Reconciler,
     calls: Arc<Calls>,
+    registry_calls: Arc<Calls>,
+    streams: jetstream::Context,
     _state: tempfile::TempDir,
 }
 
@@ -146,6 +199,11 @@ impl Cluster {
     }
 
     async fn ending_attempts_as(role: &str) -> Self {
+        Self::with(role, Config::default()).await
+    }
+
+    /// Whose reconciler ends attempts in this role.
+    async fn with(role: &str, config: Config) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let bed = Bed::builder().gitea().nats().registry().start().await.unwrap();
         for org in ["cluster", "atlas"] {
@@ -160,7 +218,8 @@ impl Cluster {
         let git = git_config(&bed, &state);
         let forge = Counted { inner: Gitea::new(gitea_config(&bed)).unwrap(), calls: Arc::clone(&calls) };
         let source = Counted { inner: GitHistory::new(git.clone()).unwrap(), calls: Arc::clone(&calls) };
-        let registry = Arc::new(registry(&bed));
+        let registry_calls = Arc::new(Calls::default());
+        let registry = Arc::new(Counted { inner: registry(&bed), calls: Arc::clone(&registry_calls) });
         let bus = Arc::new(bus(&bed, "reconciler").await);
         let observer = Observer::new(
             Arc::new(forge),
@@ -179,11 +238,12 @@ impl Cluster {
             history: ending.clone(),
             logs: ending,
             records: bus.clone(),
-            registry: registry.clone(),
+            registry,
             events: bus,
         };
-        let reconciler = Reconciler::new(Config::default(), ports, observer, reader, Arc::new(Clock));
-        Self { bed, apps, admin, registry, reconciler, calls, _state: state }
+        let reconciler = Reconciler::new(config, ports, observer, reader, Arc::new(Clock));
+        let streams = streams(&bed).await;
+        Self { bed, apps, admin, reconciler, calls, registry_calls, streams, _state: state }
     }
 
     /// Registers an app with a repository of its own.
@@ -211,7 +271,7 @@ impl Cluster {
     async fn deploy(&self, app: &str, image: &str, revision: &str, digest: &Digest) {
         self.write_composition(app, image, revision, digest).await;
         let app = name(app);
-        let (wanted, record, at) = self.admin.desk(&app).await.unwrap();
+        let (wanted, record, at) = self.admin.work_of(&app).await.unwrap();
         let served = record.claimed_by("worker").released(wanted);
         assert!(matches!(self.admin.swap_work(&app, &served, at).await.unwrap(), Swap::Done(_)));
     }
@@ -230,10 +290,29 @@ impl Cluster {
         self.apps.push().await.unwrap();
     }
 
-    async fn sweep(&self, depth: Depth) -> (Sweep, usize) {
+    async fn sweep(&self, depth: Depth) -> (Sweep, Cost) {
+        let stored = self.stored().await;
         self.calls.all.store(0, Ordering::SeqCst);
+        self.registry_calls.all.store(0, Ordering::SeqCst);
         let sweep = self.reconciler.sweep(depth).await.unwrap();
-        (sweep, self.calls.all.load(Ordering::SeqCst))
+        let cost = Cost {
+            forge: self.calls.all.load(Ordering::SeqCst),
+            registry: self.registry_calls.all.load(Ordering::SeqCst),
+            written: self.stored().await - stored,
+        };
+        (sweep, cost)
+    }
+
+    /// How many messages were ever stored on the bus.
+    async fn stored(&self) -> u64 {
+        let streams: Vec<_> = self.streams.streams().collect().await;
+        streams.into_iter().map(|stream| stream.unwrap().state.last_sequence).sum()
+    }
+
+    /// The digest of an image that the registry has.
+    async fn busybox(&self) -> Digest {
+        let image = ImageRepository::parse(&format!("{}/base/busybox", self.bed.registry().host())).unwrap();
+        registry(&self.bed).resolve(&image, "1").await.unwrap().unwrap()
     }
 }
 
@@ -241,6 +320,12 @@ async fn bus(bed: &Bed, role: &str) -> Bus {
     let config = BusConfig::new([bed.nats().address()])
         .as_user(bed.nats().user(role), bed.nats().password(role).into());
     Bus::connect(config).await.unwrap()
+}
+
+async fn streams(bed: &Bed) -> jetstream::Context {
+    let (user, password) = (bed.nats().user("admin"), bed.nats().password("admin"));
+    let options = async_nats::ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned());
+    jetstream::new(options.connect(bed.nats().address()).await.unwrap())
 }
 
 fn gitea_config(bed: &Bed) -> GiteaConfig {
@@ -291,15 +376,17 @@ async fn with_every_webhook_lost_one_sweep_wakes_all_and_the_next_finds_nothing_
     assert!(sweep.woken.iter().all(|woken| woken.reason.ends_with("is not built yet")), "{sweep:?}");
 
     // Their wakes are durable: nobody needs another one.
-    assert_eq!(woken(&cluster.sweep(Depth::Heads).await.0), [""; 0]);
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), cost.written), (vec![], 0));
 
     let digest = Digest::of(b"an image");
     for (app, repo) in &repos {
         cluster.deploy(app, app, &repo.head().await.unwrap(), &digest).await;
     }
     cluster.publish().await;
-    let (sweep, calls) = cluster.sweep(Depth::Heads).await;
-    assert_eq!((woken(&sweep), sweep.looked, calls), (vec![], 3, 3));
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), sweep.looked), (vec![], 3));
+    assert_eq!(cost, Cost { forge: 3, registry: 0, written: 0 });
 
     // One head moves in a watched path, one in another: only the first is a difference.
     for (app, path) in [("a", "src/main.py"), ("b", "README.md")] {
@@ -307,9 +394,9 @@ async fn with_every_webhook_lost_one_sweep_wakes_all_and_the_next_finds_nothing_
         repos[app].commit("Change a file").await.unwrap();
         repos[app].push().await.unwrap();
     }
-    let (sweep, calls) = cluster.sweep(Depth::Heads).await;
-    assert_eq!(woken(&sweep), ["a"]);
-    assert!(calls <= 6, "{calls} requests for three apps");
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), cost.written), (vec!["a"], 1));
+    assert!(cost.forge + cost.registry <= 6, "{cost:?} for three apps");
 
     let (stop, reconciler) = (CancellationToken::new(), cluster.reconciler);
     let running = tokio::spawn({
@@ -340,17 +427,13 @@ async fn an_app_that_cannot_be_looked_at_stops_no_other() {
 #[tokio::test]
 async fn a_missing_keep_tag_is_restored_and_a_lost_image_is_reported() {
     let cluster = Cluster::start().await;
-    let host = cluster.bed.registry().host();
     let kept = cluster.register("kept", "base/busybox").await;
     let lost = cluster.register("lost", "lost").await;
-    let busybox = ImageRepository::parse(&format!("{host}/base/busybox")).unwrap();
-    let digest =
-        fabrique_ports::registry::Registry::resolve(&*cluster.registry, &busybox, "1").await.unwrap();
-    let digest = digest.unwrap();
+    let digest = cluster.busybox().await;
     cluster.deploy("kept", "base/busybox", &kept.head().await.unwrap(), &digest).await;
     cluster.deploy("lost", "lost", &lost.head().await.unwrap(), &Digest::of(b"nobody has this")).await;
     cluster.publish().await;
-    let key = remember_build(&cluster, &kept.head().await.unwrap(), &digest).await;
+    let key = remember_build(&cluster, "kept", &kept.head().await.unwrap(), &digest).await;
     let mut events = cluster.admin.tail(Some(&name("lost")), Some(Timestamp(0))).await.unwrap();
 
     let (sweep, _) = cluster.sweep(Depth::Full).await;
@@ -371,25 +454,48 @@ async fn a_missing_keep_tag_is_restored_and_a_lost_image_is_reported() {
 }
 
 #[tokio::test]
-async fn five_hundred_apps_cost_one_request_each_and_never_more_than_eight_at_once() {
+async fn a_full_sweep_asks_the_registry_once_for_each_image_and_writes_nothing_when_nothing_differs() {
     let cluster = Cluster::start().await;
-    let repo = cluster.register("app-0", "app-0").await;
-    let (head, digest) = (repo.head().await.unwrap(), Digest::of(b"an image"));
+    let digest = cluster.busybox().await;
+    let repo = cluster.register("a", "base/busybox").await;
+    let head = repo.head().await.unwrap();
+    cluster.deploy("a", "base/busybox", &head, &digest).await;
+    remember_build(&cluster, "a", &head, &digest).await;
+    cluster.publish().await;
+    let (sweep, _) = cluster.sweep(Depth::Full).await;
+    assert_eq!((sweep.looked, sweep.restored.len()), (1, 1), "{sweep:?}");
+
+    let (sweep, cost) = cluster.sweep(Depth::Full).await;
+    assert_eq!((woken(&sweep), sweep.restored.len(), sweep.findings.len()), (vec![], 0, 0), "{sweep:?}");
+    assert_eq!(cost, Cost { forge: 1, registry: 1, written: 0 }, "two requests for one app");
+}
+
+#[tokio::test]
+async fn five_hundred_apps_cost_one_request_for_each_branch_and_never_more_than_eight_at_once() {
+    const REPOSITORIES: usize = 20;
+    let cluster = Cluster::start().await;
+    let digest = Digest::of(b"an image");
+    let mut heads = Vec::new();
+    for number in 0..REPOSITORIES {
+        let name = format!("app-{number}");
+        heads.push(cluster.register(&name, &name).await.head().await.unwrap());
+    }
     for number in 0..500 {
-        let app = format!("app-{number}");
-        cluster.write_registration(&app, "app-0", &app).await;
-        cluster.write_composition(&app, &app, &head, &digest).await;
+        let (app, repo) = (format!("app-{number}"), number % REPOSITORIES);
+        cluster.write_registration(&app, &format!("app-{repo}"), &app).await;
+        cluster.write_composition(&app, &app, &heads[repo], &digest).await;
     }
     cluster.publish().await;
-    let (sweep, calls) = cluster.sweep(Depth::Heads).await;
-    assert_eq!((woken(&sweep), sweep.looked, calls), (vec![], 500, 500));
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), sweep.looked), (vec![], 500));
+    assert_eq!(cost, Cost { forge: REPOSITORIES, registry: 0, written: 0 });
     assert!(cluster.calls.most.load(Ordering::SeqCst) <= 8);
 }
 
-/// Writes the memory of a worker that built `kept`; returns the tag that keeps its image.
-async fn remember_build(cluster: &Cluster, revision: &str, digest: &Digest) -> String {
+/// Writes the memory of a worker that built `app`; returns the tag that keeps its image.
+async fn remember_build(cluster: &Cluster, app: &str, revision: &str, digest: &Digest) -> String {
     let inputs = BuildInputs {
-        repo: RepoName::parse("atlas/kept").unwrap(),
+        repo: RepoName::parse(&format!("atlas/{app}")).unwrap(),
         revision: Revision::parse(revision).unwrap(),
         context: RelPath::parse("src").unwrap(),
         dockerfile: RelPath::parse("Dockerfile").unwrap(),
@@ -400,13 +506,13 @@ async fn remember_build(cluster: &Cluster, revision: &str, digest: &Digest) -> S
         rebuild: 0,
     };
     let built = Built {
-        build: BuildId::new(&name("kept"), &Clock.ulid()).unwrap(),
+        build: BuildId::new(&name(app), &Clock.ulid()).unwrap(),
         key: inputs.key(),
         revision: inputs.revision.clone(),
         digest: digest.clone(),
     };
     let memory = Memory { built: Some(built), ..Memory::default() };
-    let swap = cluster.admin.swap_memory(&name("kept"), &memory, 0).await.unwrap();
+    let swap = cluster.admin.swap_memory(&name(app), &memory, 0).await.unwrap();
     assert!(matches!(swap, Swap::Done(_)));
     inputs.key().keep_tag()
 }

@@ -15,6 +15,9 @@ use crate::media;
 /// The size of a manifest that every registry must accept, and the most that is read.
 pub(crate) const MANIFEST_LIMIT: usize = 4 << 20;
 const TOKEN_LIMIT: usize = 64 << 10;
+/// The rights that a token is asked for, as its scope spells them.
+const PULL: &str = "pull";
+pub(crate) const PUSH: &str = "pull,push";
 
 /// A request to a repository.
 #[derive(Debug, Clone)]
@@ -69,19 +72,33 @@ impl Registries {
                 None => request,
             }
         };
+        let rights = if ask.method == Method::PUT { PUSH } else { PULL };
+        let answer = self.admitted(ask.image, rights, build).await?;
+        sorted(host, answer, || ask.describe())
+    }
+
+    /// The answer to a request about `image`, which is made again with a token where the registry asks for one.
+    pub(crate) async fn admitted(
+        &self,
+        image: &ImageRepository,
+        rights: &str,
+        build: impl Fn() -> RequestBuilder,
+    ) -> Result<Response, RegistryError> {
+        let host = image.registry();
         let access = self.access(host);
         let answer = send(host, known(build(), &access.credentials)).await?;
-        let answer = if answer.status() == StatusCode::UNAUTHORIZED {
-            let scope = if ask.method == Method::PUT { "pull,push" } else { "pull" };
-            let scope = format!("repository:{}:{scope}", ask.image.name());
-            match self.token(host, &access, answer.headers(), &scope).await? {
-                Some(token) => send(host, build().bearer_auth(token.expose_secret())).await?,
-                None => answer,
-            }
-        } else {
-            answer
-        };
-        sorted(host, answer, || ask.describe())
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        let scope = format!("repository:{}:{rights}", image.name());
+        match self.token(host, &access, answer.headers(), &scope).await? {
+            Some(token) => send(host, build().bearer_auth(token.expose_secret())).await,
+            None => Ok(answer),
+        }
+    }
+
+    pub(crate) fn http(&self) -> &Client {
+        &self.http
     }
 
     /// Asks for the API's root. Whatever a registry in order answers is fine, 401 included.
@@ -106,7 +123,7 @@ impl Registries {
         self.config.hosts.get(host).cloned().unwrap_or_default()
     }
 
-    fn base(&self, host: &str) -> String {
+    pub(crate) fn base(&self, host: &str) -> String {
         let scheme = if self.access(host).plain_http { "http" } else { "https" };
         format!("{scheme}://{host}")
     }
@@ -165,7 +182,11 @@ async fn send(host: &str, request: RequestBuilder) -> Result<Response, RegistryE
 }
 
 /// Takes out the statuses that mean the same whatever was asked.
-fn sorted(host: &str, answer: Response, what: impl Fn() -> String) -> Result<Response, RegistryError> {
+pub(crate) fn sorted(
+    host: &str,
+    answer: Response,
+    what: impl Fn() -> String,
+) -> Result<Response, RegistryError> {
     let (host, status) = (host.to_owned(), answer.status().as_u16());
     match status {
         401 | 403 => Err(RegistryError::Denied { host, status, what: what() }),

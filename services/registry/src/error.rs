@@ -35,6 +35,16 @@ pub enum RegistryError {
         /// The request.
         what: String,
     },
+    /// It takes no push into this repository, whoever asks: 404 or 405 to the beginning of one.
+    #[error("{image} takes no push: {host} answered {status}")]
+    NoPush {
+        /// The registry.
+        host: String,
+        /// The status.
+        status: u16,
+        /// The image repository.
+        image: String,
+    },
     /// It has no such manifest, where one must be.
     #[error("{image} has no manifest {digest}")]
     NoManifest {
@@ -78,7 +88,7 @@ impl RegistryError {
     fn fault(&self) -> Fault {
         match self {
             RegistryError::Unreachable { .. } | RegistryError::Unwell { .. } => Fault::Transient,
-            RegistryError::Denied { .. } => Fault::Denied,
+            RegistryError::Denied { .. } | RegistryError::NoPush { .. } => Fault::Denied,
             RegistryError::NoManifest { .. }
             | RegistryError::WrongContent { .. }
             | RegistryError::Odd { .. }
@@ -87,15 +97,36 @@ impl RegistryError {
             | RegistryError::Client(_) => Fault::Unexpected,
         }
     }
+
+    fn remedy(&self) -> Option<&'static str> {
+        match self {
+            RegistryError::Denied { .. } => {
+                Some("check the credentials configured for this registry and what they may do")
+            }
+            RegistryError::NoPush { status: 404, .. } => {
+                Some("make the repository, or its project, at the registry: it makes none by itself")
+            }
+            RegistryError::NoPush { .. } => Some(
+                "is the registry read-only, or a cache of another one? Let it take pushes, or push elsewhere",
+            ),
+            RegistryError::Unreachable { .. }
+            | RegistryError::Unwell { .. }
+            | RegistryError::NoManifest { .. }
+            | RegistryError::WrongContent { .. }
+            | RegistryError::Odd { .. }
+            | RegistryError::BadTag(_)
+            | RegistryError::BadHost(_)
+            | RegistryError::Client(_) => None,
+        }
+    }
 }
 
 impl From<RegistryError> for PortError {
     fn from(error: RegistryError) -> Self {
         let port = PortError::new(Peer::Registry, error.fault(), error.to_string());
-        let port = if error.fault() == Fault::Denied {
-            port.remedy("check the credentials configured for this registry and what they may do")
-        } else {
-            port
+        let port = match error.remedy() {
+            Some(remedy) => port.remedy(remedy),
+            None => port,
         };
         port.caused_by(error)
     }

@@ -18,7 +18,7 @@ const DIGEST: &str = "docker-content-digest";
 /// Every registry that image names can point to.
 #[derive(Debug)]
 pub struct OciRegistry {
-    registries: Registries,
+    pub(crate) registries: Registries,
 }
 
 /// A manifest or index as it is stored.

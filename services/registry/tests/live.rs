@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fabrique_bed::Bed;
 use fabrique_core::id::{Digest, ImageRepository};
 use fabrique_ports::Fault;
-use fabrique_ports::registry::Registry;
+use fabrique_ports::registry::{PushTrial, Registry, RegistryInspection};
 use fabrique_registry::{Access, Credentials, OciRegistry, RegistryConfig, Timeouts};
 use secrecy::SecretString;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -231,6 +231,88 @@ async fn a_token_is_fetched_where_the_registry_says_and_no_secret_is_shown() {
     let error = adapter(&host, basic("wrong-word")).has(&image(&host, "a"), &absent()).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Denied);
     assert!(!format!("{error:?}").contains("wrong-word"), "{error:?}");
+}
+
+/// The uploads that a repository of the bed's registry has under way.
+fn uploads(bed: &Bed, name: &str) -> usize {
+    let store = bed.folder().join("registry/store/docker/registry/v2/repositories");
+    let uploads = std::fs::read_dir(store.join(name).join("_uploads")).unwrap();
+    uploads.filter(|upload| upload.as_ref().unwrap().path().join("startedat").exists()).count()
+}
+
+#[tokio::test]
+async fn a_push_is_tried_and_leaves_nothing_behind() {
+    let bed = bed().await;
+    let registry = adapter(&bed.registry().host(), Credentials::Anonymous);
+    let image = image(&bed.registry().host(), "team/tried");
+    let url = format!("{}/v2/team/tried/blobs/uploads/", bed.registry().base_url());
+    reqwest::Client::new().post(url).send().await.unwrap().error_for_status().unwrap();
+    assert_eq!(uploads(bed, "team/tried"), 1, "an upload shows where it is looked for");
+    assert_eq!(registry.try_push(&image).await.unwrap(), PushTrial::Cancelled);
+    assert_eq!(uploads(bed, "team/tried"), 1, "the other one alone");
+    assert_eq!(bed.registry().tags("team/tried").await.unwrap(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_registry_that_can_be_read_only_refuses_the_push_and_nothing_else() {
+    let bed = Bed::builder().registry().start().await.unwrap();
+    let registry = adapter(&bed.registry().host(), Credentials::Anonymous);
+    let (image, digest) = busybox(&bed, &registry).await;
+    bed.registry().make_read_only().await.unwrap();
+    assert!(registry.has(&image, &digest).await.unwrap());
+    let error = registry.try_push(&image).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied);
+    let text = error.to_string();
+    assert!(text.contains("base/busybox takes no push") && text.contains("read-only"), "{text}");
+}
+
+#[tokio::test]
+async fn a_push_is_asked_for_with_the_right_to_push_and_cancelled_with_it() {
+    let realm = server(|request| {
+        let rights = if request.contains("scope=repository%3Aa%3Apull%2Cpush") { "push" } else { "pull" };
+        let body = format!("{{\"token\":\"{rights}\"}}");
+        answer("200 OK", "Content-Type: application/json\r\n", body.as_bytes())
+    })
+    .await;
+    let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{realm}/token\"\r\n");
+    let host = server(move |request| match request.split_whitespace().next() {
+        _ if !request.contains("authorization: Bearer push") => answer("401 Unauthorized", &challenge, b""),
+        Some("POST") => answer("202 Accepted", "Location: /v2/a/blobs/uploads/1?_state=x\r\n", b""),
+        Some("DELETE") if request.contains("/v2/a/blobs/uploads/1?_state=x") => {
+            answer("204 No Content", "", b"")
+        }
+        _ => answer("400 Bad Request", "", b""),
+    })
+    .await;
+    let registry = adapter(&host, Credentials::Anonymous);
+    assert_eq!(registry.try_push(&image(&host, "a")).await.unwrap(), PushTrial::Cancelled);
+}
+
+#[tokio::test]
+async fn a_push_that_is_refused_says_so_and_credentials_go_nowhere_else() {
+    for (status, remedy) in [
+        ("401 Unauthorized", "credentials"),
+        ("403 Forbidden", "credentials"),
+        ("404 Not Found", "make the repository"),
+    ] {
+        let host = server(move |_| answer(status, "", b"")).await;
+        let error = adapter(&host, Credentials::Anonymous).try_push(&image(&host, "a")).await.unwrap_err();
+        assert_eq!(error.fault(), Fault::Denied, "{error}");
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
+    let stranger = server(|_| panic!("somebody else was asked")).await;
+    let location = format!("Location: http://{stranger}/upload\r\n");
+    let host = server(move |_| answer("202 Accepted", &location, b"")).await;
+    let trial = adapter(&host, Credentials::Anonymous).try_push(&image(&host, "a")).await.unwrap();
+    let PushTrial::Left(why) = trial else { panic!("{trial:?}") };
+    assert!(why.contains(&stranger), "{why}");
+    let keeps = server(|request| match request.starts_with("POST") {
+        true => answer("202 Accepted", "Location: /u\r\n", b""),
+        false => answer("405 Method Not Allowed", "", b""),
+    })
+    .await;
+    let trial = adapter(&keeps, Credentials::Anonymous).try_push(&image(&keeps, "a")).await.unwrap();
+    assert!(matches!(trial, PushTrial::Left(why) if why.contains("405")));
 }
 
 fn answer(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fabrique_core::id::{AppName, Revision};
-use fabrique_core::work::{Desk, Generation, WorkRecord};
+use fabrique_core::work::{Generation, WorkItem, WorkRecord};
 use fabrique_ports::bus::{Board, BoardChange};
 use futures::StreamExt;
 use tokio::sync::watch;
@@ -97,10 +97,10 @@ impl BoardView {
     }
 
     /// Every app, with leases judged dead after `lease`.
-    pub(crate) fn desks(&self, lease: Duration) -> Vec<Desk> {
+    pub(crate) fn items(&self, lease: Duration) -> Vec<WorkItem> {
         self.lock()
             .iter()
-            .map(|(app, seen)| Desk {
+            .map(|(app, seen)| WorkItem {
                 app: app.clone(),
                 wanted: seen.wanted.generation,
                 record: seen.record.clone(),

@@ -8,7 +8,7 @@ use fabrique_core::app::App;
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
-use fabrique_core::id::{BuildId, BuildKey, Channel, ImageRepository, InvalidId, Revision};
+use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, ImageRepository, InvalidId, Revision};
 use fabrique_core::memory::{Built, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Generation;
@@ -20,11 +20,12 @@ use fabrique_ports::records::{BuildEntry, BuildPhase, ImageRecord};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
 
-use crate::attend::{Attendance, Shop};
 use crate::committer::{Landed, Refused};
 use crate::logging::BuildLog;
 use crate::pending::Pending;
+use crate::session::{Context, Session};
 use crate::status;
+use crate::statuses::open_status;
 use crate::writeback::Image;
 
 /// How an attempt ended.
@@ -56,6 +57,8 @@ pub(crate) struct Build {
     inputs: BuildInputs,
     no_cache: bool,
     reason: Reason,
+    /// What it exported for daemons that lack its steps.
+    cache: Option<Digest>,
 }
 
 /// Why a running build was told to end.
@@ -68,31 +71,30 @@ enum Halt {
 impl Build {
     /// Notes the attempt in memory and history.
     pub(crate) async fn prepare(
-        attendance: &Attendance,
+        session: &Session,
         app: &App,
         revision: &Revision,
         key: &BuildKey,
         no_cache: bool,
         reason: &Reason,
     ) -> PortResult<Self> {
-        let shop = &attendance.shop;
-        let build = BuildId::new(&app.name, &shop.ambient.ulid()).map_err(|e| bad_id(&e))?;
-        let now = shop.ambient.now();
+        let context = &session.context;
+        let build = BuildId::new(&app.name, &context.ambient.ulid()).map_err(|e| bad_id(&e))?;
+        let now = context.ambient.now();
         let running = Running {
             build: build.clone(),
             key: key.clone(),
             revision: revision.clone(),
-            token: attendance.lease.token(),
+            token: session.lease.token(),
             started: now,
             pushed: false,
         };
         let source = app.source.repo.clone();
-        attendance
+        session
             .memory
             .update(move |memory| {
                 memory.running = Some(running.clone());
-                memory.pending_statuses.insert(running.revision.clone());
-                memory.source = Some(source.clone());
+                open_status(memory, &source, &running.revision);
                 // The pending status that follows hides the one that was reported.
                 memory.reported = None;
             })
@@ -107,24 +109,20 @@ impl Build {
             daemon: None,
             queued: now,
             ended: None,
+            egress: None,
         };
-        let inputs = BuildInputs::of(app, revision, attendance.memory.get().await.rebuild);
-        let mut build = Self { entry, inputs, no_cache, reason: reason.clone() };
-        build.enter(attendance, BuildPhase::Queued);
+        let inputs = BuildInputs::of(app, revision, session.memory.get().await.rebuild);
+        let mut build = Self { entry, inputs, no_cache, reason: reason.clone(), cache: None };
+        build.enter(session, BuildPhase::Queued);
         Ok(build)
     }
 
     /// Runs the attempt to its end. While it runs, newer wakes are looked at and may stop it.
-    pub(crate) async fn run(
-        mut self,
-        attendance: &Attendance,
-        app: &App,
-        noted: Generation,
-    ) -> PortResult<Ended> {
+    pub(crate) async fn run(mut self, session: &Session, app: &App, noted: Generation) -> PortResult<Ended> {
         let cancel = CancellationToken::new();
-        self.announce_pending(attendance, app).await;
-        let guard = watch_for_halt(attendance, app, noted);
-        let work = self.place_and_build(attendance, app, cancel.clone());
+        self.announce_pending(session, app).await;
+        let guard = watch_for_halt(session, app, noted);
+        let work = self.place_and_build(session, app, cancel.clone());
         let (outcome, halt) = {
             tokio::pin!(guard, work);
             tokio::select! {
@@ -136,7 +134,7 @@ impl Build {
                 }
             }
         };
-        if let Some(pending) = attendance.pending.lock().await.as_ref() {
+        if let Some(pending) = session.pending.lock().await.as_ref() {
             pending.over();
         }
         let outcome = match outcome {
@@ -144,40 +142,43 @@ impl Build {
             Err(error) => BuildOutcome::Failed(from_port(&error)),
         };
         match (outcome, halt) {
-            (BuildOutcome::Pushed(digest), _) => self.record(attendance, app, digest).await,
-            (_, Some(halt)) => self.halted(attendance, app, halt).await,
-            (BuildOutcome::Failed(failure), None) => self.failed(attendance, failure).await,
+            (BuildOutcome::Pushed(digest), _) => self.record(session, app, digest).await,
+            (_, Some(halt)) => self.halted(session, app, halt).await,
+            (BuildOutcome::Failed(failure), None) => self.failed(session, failure).await,
             (BuildOutcome::Cancelled, None) => {
                 let message = "the daemon says it was cancelled, and nobody here did".to_owned();
                 let kind = FailureKind::Infrastructure;
-                self.failed(attendance, BuildFailure { kind, message, log_tail: Vec::new() }).await
+                self.failed(session, BuildFailure::new(kind, message)).await
             }
         }
     }
 
     /// Sets the pending status in the background, so that the build does not wait for it, and only if the build
     /// lasts.
-    async fn announce_pending(&self, attendance: &Attendance, app: &App) {
-        let status = status::pending(&app.name, &self.reason, attendance.shop.config.link.clone());
-        let (shop, revision) = (Arc::clone(&attendance.shop), self.entry.revision.clone());
+    async fn announce_pending(&self, session: &Session, app: &App) {
+        let status = status::pending(&app.name, &self.reason, session.context.config.link.clone());
+        let (context, revision) = (Arc::clone(&session.context), self.entry.revision.clone());
         let (name, repo) = (app.name.clone(), app.source.repo.clone());
-        let pending = Pending::soon(async move {
-            if let Err(error) = shop.ports.forge.set_status(&repo, &revision, &status).await {
+        let pending = Pending::after(context.config.bounds.pending_after, async move {
+            if let Err(error) = context.ports.forge.set_status(&repo, &revision, &status).await {
                 tracing::warn!(app = %name, %error, "the pending status was not set");
             }
         });
-        *attendance.pending.lock().await = Some(pending);
+        *session.pending.lock().await = Some(pending);
     }
 
     async fn place_and_build(
         &mut self,
-        attendance: &Attendance,
+        session: &Session,
         app: &App,
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome> {
-        let ports = &attendance.shop.ports;
-        let epoch = attendance.shop.observer.commit_time(app, &self.entry.revision);
-        let place = place(&attendance.shop, app, &cancel);
+        let ports = &session.context.ports;
+        if let Some(refused) = self.refused(session, app).await {
+            return Ok(BuildOutcome::Failed(refused));
+        }
+        let epoch = session.context.observer.commit_time(app, &self.entry.revision);
+        let place = place(&session.context, app, &cancel);
         let (placed, epoch) = tokio::join!(place, epoch);
         let lease = match placed? {
             None => return Ok(BuildOutcome::Cancelled),
@@ -185,47 +186,63 @@ impl Build {
             Some(Placed::Lease(lease)) => lease,
         };
         self.entry.daemon = Some(lease.daemon.to_string());
-        self.enter(attendance, BuildPhase::Preparing);
+        self.enter(session, BuildPhase::Preparing);
         let request = match epoch {
-            Ok(epoch) => self.request(app, epoch),
+            Ok(epoch) => self.request(app, epoch, session.memory.get().await.cache),
             Err(error) => {
                 ports.placement.release(lease, Condition::Clean).await;
                 return Err(error);
             }
         };
-        self.enter(attendance, BuildPhase::Building);
-        self.on_daemon(attendance, &request, lease, cancel).await
+        self.enter(session, BuildPhase::Building);
+        self.on_daemon(session, &request, lease, cancel).await
+    }
+
+    /// What every daemon would refuse about the Dockerfile, if it is another one than that of the newest image: no
+    /// daemon is spent on it.
+    async fn refused(&self, session: &Session, app: &App) -> Option<BuildFailure> {
+        let built = session.memory.get().await.built.map(|built| built.revision);
+        let observer = &session.context.observer;
+        let dockerfile = observer.new_dockerfile(app, &self.entry.revision, built.as_ref()).await?;
+        session.context.ports.builder.refuses(&self.inputs, &dockerfile)
     }
 
     async fn on_daemon(
-        &self,
-        attendance: &Attendance,
+        &mut self,
+        session: &Session,
         request: &BuildRequest,
         lease: PlacementLease,
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome> {
-        let shop = &attendance.shop;
+        let context = &session.context;
         let (log, writer) = BuildLog::start(
             self.entry.build.clone(),
-            attendance.trace.clone(),
-            shop.announcer.clone(),
-            Arc::clone(&shop.ports.logs),
+            session.trace.clone(),
+            context.announcer.clone(),
+            Arc::clone(&context.ports.logs),
         );
-        let outcome = shop.ports.builder.build(&lease.daemon, request, log, cancel).await;
-        tokio::spawn(writer.finish());
+        let sink = Arc::clone(&log);
+        let outcome = context.ports.builder.build(&lease.daemon, request, sink, cancel).await;
+        self.entry.egress = log.egress(lease.daemon.isolation.clone(), context.ambient.now());
+        self.cache = log.cache();
+        drop(log);
+        tokio::spawn(writer.finish(context.config.bounds.log_flush));
         let (outcome, condition) = match outcome {
-            Ok(BuildOutcome::Failed(failure)) if failure.kind != FailureKind::Source => {
-                let autopsy = shop.ports.placement.autopsy(&lease.daemon).await;
-                (Ok(BuildOutcome::Failed(explain(failure, &lease.daemon.name, autopsy))), Condition::Doubt)
+            Ok(BuildOutcome::Failed(failure)) if failure.kind != FailureKind::Source || failure.killed => {
+                let autopsy = context.ports.placement.autopsy(&lease.daemon, &failure).await;
+                let failure = explain(failure, &lease.daemon.name, autopsy);
+                let own = failure.kind == FailureKind::Source;
+                let condition = if own { Condition::Clean } else { Condition::Doubt };
+                (Ok(BuildOutcome::Failed(failure)), condition)
             }
             Ok(outcome) => (Ok(outcome), Condition::Clean),
             Err(error) => (Err(error), Condition::Doubt),
         };
-        shop.ports.placement.release(lease, condition).await;
+        context.ports.placement.release(lease, condition).await;
         outcome
     }
 
-    fn request(&self, app: &App, epoch: i64) -> BuildRequest {
+    fn request(&self, app: &App, epoch: i64, cache: Option<Digest>) -> BuildRequest {
         BuildRequest {
             build: self.entry.build.clone(),
             key: self.entry.key.clone(),
@@ -233,71 +250,40 @@ impl Build {
             inputs: self.inputs.clone(),
             image: app.image.clone(),
             no_cache: self.no_cache,
+            cache,
+            registry_cache: app.build.registry_cache,
             epoch,
             timeout: app.build.timeout,
         }
     }
 
     /// The point of no return: the digest is checked and recorded, then tagged.
-    async fn record(
-        mut self,
-        attendance: &Attendance,
-        app: &App,
-        digest: fabrique_core::id::Digest,
-    ) -> PortResult<Ended> {
-        let shop = &attendance.shop;
-        let ports = &shop.ports;
-        let there = async {
-            let answers = || ports.registry.has(&app.image, &digest);
-            answers.retry(patient()).when(PortError::transient).await
-        };
-        // What the guard at the commit wants to know next is asked meanwhile.
-        let (there, head) = tokio::join!(there, tip_ahead(shop, app));
-        match there {
-            Ok(true) => {}
-            Ok(false) => {
-                let message = format!("the daemon pushed {digest}, and the registry does not have it");
-                return self.failed(attendance, infrastructure(message)).await;
-            }
-            Err(error) => return self.failed(attendance, from_port(&error)).await,
-        }
+    async fn record(mut self, session: &Session, app: &App, digest: Digest) -> PortResult<Ended> {
+        let context = &session.context;
         let record = ImageRecord {
             key: self.entry.key.clone(),
             build: self.entry.build.clone(),
             revision: self.entry.revision.clone(),
             image: app.image.clone(),
-            digest: digest.clone(),
-            at: shop.ambient.now(),
+            digest,
+            at: context.ambient.now(),
         };
-        let put = || ports.records.put_record(&record);
-        put.retry(patient()).when(PortError::transient).await?;
-        let built = Built {
-            build: record.build.clone(),
-            key: record.key.clone(),
-            revision: record.revision.clone(),
-            digest: digest.clone(),
-        };
-        let earlier = attendance.memory.get().await.failure.filter(|failure| failure.key == record.key);
-        attendance
-            .memory
-            .update(move |memory| {
-                if let Some(running) = memory.running.as_mut().filter(|r| r.build == built.build) {
-                    running.pushed = true;
-                }
-                memory.built = Some(built.clone());
-                memory.supersedes = 0;
-                memory.failure = None;
-                memory.no_cache = false;
-            })
-            .await?;
-        let image = Image { revision: record.revision, key: record.key, build: record.build, digest };
-        tokio::spawn(tag(Arc::clone(shop), app.image.clone(), image.clone()));
-        self.enter(attendance, BuildPhase::Pushed { digest: image.digest.clone() });
+        let earlier = session.memory.get().await.failure.filter(|failure| failure.key == record.key);
+        let recorded = checked_and_recorded(session, &record, self.cache.take());
+        // What the guard at the commit wants to know next is asked meanwhile.
+        let (recorded, head) = tokio::join!(recorded, tip_ahead(context, app));
+        if let Err(failure) = recorded? {
+            return self.failed(session, failure).await;
+        }
+        let ImageRecord { key, build, revision, image: repository, digest, .. } = record;
+        let image = Image { revision, key, build, digest };
+        tokio::spawn(tag(Arc::clone(context), repository, image.clone()));
+        self.enter(session, BuildPhase::Pushed { digest: image.digest.clone() });
         Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head, earlier })))
     }
 
-    async fn failed(mut self, attendance: &Attendance, failure: BuildFailure) -> PortResult<Ended> {
-        let shop = &attendance.shop;
+    async fn failed(mut self, session: &Session, failure: BuildFailure) -> PortResult<Ended> {
+        let context = &session.context;
         let attempt = Attempt {
             key: self.entry.key.clone(),
             revision: self.entry.revision.clone(),
@@ -306,8 +292,8 @@ impl Build {
             message: failure.message.clone(),
         };
         let (now, jitter, policy) =
-            (shop.ambient.now(), shop.ambient.jitter(), shop.observer.policy().clone());
-        attendance
+            (context.ambient.now(), context.ambient.jitter(), context.observer.policy().clone());
+        session
             .memory
             .update(move |memory| {
                 memory.running = None;
@@ -315,21 +301,21 @@ impl Build {
                 memory.failure = Some(policy.failure(memory.failure.as_ref(), attempt.clone(), now, jitter));
             })
             .await?;
-        self.enter(attendance, BuildPhase::Failed { kind: failure.kind, message: failure.message });
+        self.enter(session, BuildPhase::Failed { kind: failure.kind, message: failure.message });
         Ok(Ended::Failed)
     }
 
-    async fn halted(mut self, attendance: &Attendance, app: &App, halt: Halt) -> PortResult<Ended> {
+    async fn halted(mut self, session: &Session, app: &App, halt: Halt) -> PortResult<Ended> {
         match halt {
             Halt::LeaseLost => Ok(Ended::LeaseLost),
             Halt::ShuttingDown => {
-                attendance.memory.update(|memory| memory.running = None).await?;
-                self.enter(attendance, BuildPhase::Superseded { by: None });
+                session.memory.update(|memory| memory.running = None).await?;
+                self.enter(session, BuildPhase::Superseded { by: None });
                 Ok(Ended::ShuttingDown)
             }
             Halt::Superseded(by) => {
                 let superseded = by.is_some();
-                let memory = attendance
+                let memory = session
                     .memory
                     .update(move |memory| {
                         memory.running = None;
@@ -338,47 +324,86 @@ impl Build {
                         }
                     })
                     .await?;
-                let status = status::superseded(&app.name, by.as_ref(), attendance.shop.config.link.clone());
-                attendance.close_status(app, &self.entry.revision, &status).await;
+                let status = status::superseded(&app.name, by.as_ref(), session.context.config.link.clone());
+                session.close_status(app, &self.entry.revision, &status).await;
                 let is_ours = |failure: &Failure| failure.key == self.entry.key;
                 let cancelled = memory.failure.filter(|f| f.kind == FailureKind::Cancelled && is_ours(f));
                 let phase = match cancelled {
                     Some(Failure { kind, message, .. }) => BuildPhase::Failed { kind, message },
                     None => BuildPhase::Superseded { by },
                 };
-                self.enter(attendance, phase);
+                self.enter(session, phase);
                 Ok(Ended::Stopped)
             }
         }
     }
 
     /// Moves on, in the history and in the events.
-    fn enter(&mut self, attendance: &Attendance, phase: BuildPhase) {
-        self.entry.ended = phase.is_final().then(|| attendance.shop.ambient.now());
+    fn enter(&mut self, session: &Session, phase: BuildPhase) {
+        self.entry.ended = phase.is_final().then(|| session.context.ambient.now());
         self.entry.phase = phase;
-        attendance.shop.announcer.enter(&self.entry, attendance.trace.clone());
+        session.context.announcer.enter(&self.entry, session.trace.clone());
     }
 }
 
 /// A place to build; nothing when it is cancelled before.
-async fn place(shop: &Shop, app: &App, cancel: &CancellationToken) -> PortResult<Option<Placed>> {
-    let (app, trust) = (app.name.clone(), app.build.trust.clone());
-    let need = Need { app, trust, patience: shop.config.patience };
+async fn place(context: &Context, app: &App, cancel: &CancellationToken) -> PortResult<Option<Placed>> {
+    let (app, trust, resources) = (app.name.clone(), app.build.trust.clone(), app.build.resources);
+    let need = Need { app, trust, resources, patience: context.config.bounds.patience };
     tokio::select! {
-        placed = shop.ports.placement.acquire(&need) => placed.map(Some),
+        placed = context.ports.placement.acquire(&need) => placed.map(Some),
         () = cancel.cancelled() => Ok(None),
     }
 }
 
-async fn tip_ahead(shop: &Shop, app: &App) -> Option<Ahead> {
-    shop.observer.tip_ahead(app, shop.apps.last_read()?.as_ref()).await
+/// Records what the daemon says it pushed, if the registry has it.
+async fn checked_and_recorded(
+    session: &Session,
+    record: &ImageRecord,
+    cache: Option<Digest>,
+) -> PortResult<Result<(), BuildFailure>> {
+    let ports = &session.context.ports;
+    let answers = || ports.registry.has(&record.image, &record.digest);
+    match answers.retry(patient()).when(PortError::transient).await {
+        Ok(true) => {}
+        Ok(false) => {
+            let message = format!("the daemon pushed {}, and the registry does not have it", record.digest);
+            return Ok(Err(infrastructure(message)));
+        }
+        Err(error) => return Ok(Err(from_port(&error))),
+    }
+    let put = || ports.records.put_record(record);
+    put.retry(patient()).when(PortError::transient).await?;
+    let built = Built {
+        build: record.build.clone(),
+        key: record.key.clone(),
+        revision: record.revision.clone(),
+        digest: record.digest.clone(),
+    };
+    let updated = session.memory.update(move |memory| {
+        if let Some(running) = memory.running.as_mut().filter(|r| r.build == built.build) {
+            running.pushed = true;
+        }
+        memory.built = Some(built.clone());
+        if cache.is_some() {
+            memory.cache.clone_from(&cache);
+        }
+        memory.supersedes = 0;
+        memory.failure = None;
+        memory.no_cache = false;
+    });
+    updated.await.map(|_| Ok(()))
+}
+
+async fn tip_ahead(context: &Context, app: &App) -> Option<Ahead> {
+    context.observer.tip_ahead(app, context.apps.last_read()?.as_ref()).await
 }
 
 /// Ends the history of a build whose image went through the completion path: `finished`, or one that another
 /// worker left and whose image is adopted. The commit that ended it is told once, since an image may be
 /// adopted again much later.
 pub(crate) async fn close(
-    shop: &Shop,
+    context: &Context,
     image: &Image,
     finished: Option<BuildEntry>,
     (commits, refused): (&[Landed], &[Refused]),
@@ -386,7 +411,7 @@ pub(crate) async fn close(
 ) {
     let known = match finished {
         Some(entry) => Ok(Some(entry)),
-        None => shop.ports.history.build(&image.build).await,
+        None => context.ports.history.build(&image.build).await,
     };
     let Ok(Some(mut entry)) = known else { return };
     if let BuildPhase::Committed { .. } = entry.phase {
@@ -403,24 +428,24 @@ pub(crate) async fn close(
         }
         Some(_) | None => BuildPhase::Committed { digest, commits },
     };
-    entry.ended = Some(shop.ambient.now());
-    shop.announcer.enter(&entry, trace);
+    entry.ended = Some(context.ambient.now());
+    context.announcer.enter(&entry, trace);
 }
 
 /// Looks again at every newer wake until the build has to end.
-async fn watch_for_halt(attendance: &Attendance, app: &App, mut noted: Generation) -> Halt {
-    let shop = &attendance.shop;
+async fn watch_for_halt(session: &Session, app: &App, mut noted: Generation) -> Halt {
+    let context = &session.context;
     loop {
         tokio::select! {
-            () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
-            () = shop.stop.cancelled() => return Halt::ShuttingDown,
-            () = shop.board.newer_than(&app.name, noted) => {}
+            () = session.lease.lost().cancelled() => return Halt::LeaseLost,
+            () = context.stop.cancelled() => return Halt::ShuttingDown,
+            () = context.board.newer_than(&app.name, noted) => {}
         }
-        let newest = shop.board.wanted(&app.name).generation;
+        let newest = context.board.wanted(&app.name).generation;
         let look = tokio::select! {
-            () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
-            () = shop.stop.cancelled() => return Halt::ShuttingDown,
-            look = look_again(attendance, app) => look,
+            () = session.lease.lost().cancelled() => return Halt::LeaseLost,
+            () = context.stop.cancelled() => return Halt::ShuttingDown,
+            look = look_again(session, app) => look,
         };
         match look {
             Ok(Action::Stop { superseded_by }) => return Halt::Superseded(superseded_by),
@@ -428,33 +453,38 @@ async fn watch_for_halt(attendance: &Attendance, app: &App, mut noted: Generatio
             Err(error) => {
                 tracing::warn!(app = %app.name, %error, "could not look again; the build goes on for now");
                 tokio::select! {
-                    () = attendance.lease.lost().cancelled() => return Halt::LeaseLost,
-                    () = tokio::time::sleep(shop.config.backoff_base) => {}
+                    () = session.lease.lost().cancelled() => return Halt::LeaseLost,
+                    () = tokio::time::sleep(context.config.bounds.backoff_base) => {}
                 }
             }
         }
     }
 }
 
-async fn look_again(attendance: &Attendance, app: &App) -> PortResult<Action> {
-    let shop = &attendance.shop;
-    let memory = attendance.memory.refresh().await?;
-    let newest = shop.apps.read().await?;
+async fn look_again(session: &Session, app: &App) -> PortResult<Action> {
+    let context = &session.context;
+    let memory = session.memory.refresh().await?;
+    let newest = context.apps.read().await?;
     // The registration is the allow-list: without it nothing is pushed.
     let Some(app) = newest.registrations.apps.get(&app.name) else {
         return Ok(Action::Stop { superseded_by: None });
     };
-    let view = shop.observer.observe(app, &newest, &memory, shop.ambient.now()).await?;
+    let view = context.observer.observe(app, &newest, &memory, context.ambient.now()).await?;
     let decision = decide(&view);
-    attendance.announce(&app.name, &view, &decision);
+    session.announce(&app.name, &view, &decision);
     Ok(decision.action)
 }
 
-/// Sets the readable tag and the one that keeps the image from garbage collection.
-pub(crate) async fn tag(shop: Arc<Shop>, repository: ImageRepository, image: Image) {
-    for tag in [image.key.keep_tag(), image.revision.short().to_owned()] {
-        if let Err(error) = shop.ports.registry.tag(&repository, &image.digest, &tag).await {
-            tracing::warn!(image = %repository, tag, %error, "the tag was not set; the reconciler will");
+/// Sets the tag that keeps the image from garbage collection, and the readable one. The first is worth some attempts,
+/// and where they all fail the reconciler's; the other is for people only.
+pub(crate) async fn tag(context: Arc<Context>, repository: ImageRepository, image: Image) {
+    for (tag, otherwise) in [
+        (image.key.keep_tag(), "the reconciler will set it"),
+        (image.revision.short().to_owned(), "the image is known by its digest only"),
+    ] {
+        let set = || context.ports.registry.tag(&repository, &image.digest, &tag);
+        if let Err(error) = set.retry(patient()).when(PortError::transient).await {
+            tracing::warn!(image = %repository, tag, %error, "the tag was not set; {otherwise}");
         }
     }
 }
@@ -469,7 +499,7 @@ fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy) -> BuildFa
         Autopsy::Alive => {}
         Autopsy::Died { kind, why } => {
             // What the daemon itself said of its machine is not undone by how it ended.
-            if failure.kind == FailureKind::Infrastructure {
+            if failure.kind == FailureKind::Infrastructure || failure.killed {
                 failure.kind = kind;
             }
             failure.message = format!("{daemon} {why}: {}", failure.message);
@@ -483,7 +513,7 @@ fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy) -> BuildFa
 }
 
 fn infrastructure(message: String) -> BuildFailure {
-    BuildFailure { kind: FailureKind::Infrastructure, message, log_tail: Vec::new() }
+    BuildFailure::new(FailureKind::Infrastructure, message)
 }
 
 fn from_port(error: &PortError) -> BuildFailure {

@@ -10,12 +10,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabrique_core::app::Environment;
+use fabrique_core::app::{App, Environment};
 use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
 use fabrique_core::memory::{Committed, Intent, Memory};
 use fabrique_core::verdict::Verdict;
 use fabrique_gitops::batch::{Batch, MAX_COMMITS};
 use fabrique_gitops::plan::{self, Plan};
+use fabrique_gitops::render::Settings;
 use fabrique_gitops::{Refusal, Tree};
 use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::deployments::{NewCommit, PreparedPush, PushOutcome};
@@ -23,10 +24,13 @@ use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
 use futures::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::applications::{self, Along};
 use crate::config::Ports;
+use crate::follow::{self, Ground};
 use crate::memory::AppMemory;
+use crate::migrations;
 use crate::settle::commit_arrived;
-use crate::writeback::{Image, Proposal, Staged, propose};
+use crate::writeback::{Image, Judged, Proposal, Staged, propose};
 
 /// Rounds before a write-back gives up: only other writers can make one fail, and each of them wrote.
 const ROUNDS: u32 = 100;
@@ -43,6 +47,8 @@ pub(crate) enum Task {
     ReleaseHolds,
     /// Rewrite the bindings from the composition, by a person's word.
     Repair,
+    /// Bring in line what an edit of a composition left behind: a person's word as well.
+    Follow,
 }
 
 /// A channel that was not written, and why.
@@ -51,8 +57,9 @@ pub(crate) type Refused = (EnvironmentName, Channel, Verdict);
 /// What came of it.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// These commits reached the branch, and these channels were refused.
-    Done { commits: Vec<Landed>, refused: Vec<Refused> },
+    /// These commits reached the branch, and these channels were refused. `image_cut`: the image has commits left that
+    /// the push had no room for.
+    Done { commits: Vec<Landed>, refused: Vec<Refused>, image_cut: bool },
     /// The app is not registered any more, so nothing may be written for it.
     Unregistered,
     /// The registry does not have the image any more, so it may not be deployed.
@@ -97,10 +104,14 @@ impl Committer {
         observer: Observer,
         apps: Arc<AppsReader>,
         apps_repo: RepoName,
+        render: Option<Settings>,
         ambient: Arc<dyn Ambient>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (send, receive) = mpsc::channel(QUEUE);
-        (Self(send), Rounds { ports, observer, apps, apps_repo, ambient, overtaken: None }.run(receive))
+        (
+            Self(send),
+            Rounds { ports, observer, apps, apps_repo, render, ambient, overtaken: None }.run(receive),
+        )
     }
 
     /// Writes, and waits for the outcome.
@@ -117,6 +128,8 @@ struct Rounds {
     observer: Observer,
     apps: Arc<AppsReader>,
     apps_repo: RepoName,
+    /// What Argo CD's Applications are rendered with, where workers do it.
+    render: Option<Settings>,
     ambient: Arc<dyn Ambient>,
     /// The base of the last push: whatever came of it, the branch is not expected there any more.
     overtaken: Option<Revision>,
@@ -209,9 +222,12 @@ impl Rounds {
             match proposal {
                 Err(error) => drop(job.reply.send(Err(error))),
                 Ok(proposal) if commits > 0 && !fits(&job, &proposal, &planned, commits) => later.push(job),
-                Ok(mut proposal) => match chain(&tree, &mut proposal) {
-                    Ok(next) => {
+                Ok(mut proposal) => match self.chain(&tree, &mut proposal, apps) {
+                    // Refused beside commits that may never reach the branch: to be judged without them.
+                    Ok(Chained { refused, .. }) if commits > 0 && refused > 0 => later.push(job),
+                    Ok(Chained { tree: next, .. }) => {
                         tree = next;
+                        proposal.note_refusals(&apps.commit);
                         commits += proposal.staged.len();
                         planned.push(Planning { job, proposal });
                     }
@@ -226,6 +242,7 @@ impl Rounds {
         let Some(app) = apps.registrations.apps.get(job.memory.app()) else {
             return Ok(Proposal { unregistered: true, ..Proposal::default() });
         };
+        let ground = Ground::of(&self.ports, apps, app, self.render.as_ref());
         match &job.task {
             Task::Complete(image, ahead) => {
                 let memory = job.memory.get().await;
@@ -247,11 +264,21 @@ impl Rounds {
                 };
                 let source = self.ports.source.as_ref();
                 let mut proposal = propose(source, tree, app, image.as_ref(), &view, (&memory, now)).await?;
-                if let Some(head) = &view.head {
-                    proposal.note_refusals(image.as_ref().map(|image| &image.revision), head, &apps.commit);
+                follow::comes_first(&mut proposal, ground, &memory).await?;
+                if let (Some(image), Some(settings)) = (image, &self.render) {
+                    let wanted = (app, &image.revision);
+                    migrations::bring(&mut proposal, source, (apps, tree), wanted, settings).await?;
+                }
+                if let (Some(head), Some(target)) = (&view.head, &view.target) {
+                    let image = image.as_ref().map(|image| image.revision.clone());
+                    proposal.judged = Some(Judged { image, overlay: target.clone() });
+                    if self.render.is_some() && !proposal.staged.is_empty() {
+                        proposal.along = Some(self.along(app, head).await?);
+                    }
                 }
                 Ok(proposal)
             }
+            Task::Follow => follow::propose(ground, &job.memory.get().await).await,
             Task::ReleaseHolds => {
                 let channels = |environment: &Environment| {
                     let name = environment.name.clone();
@@ -271,9 +298,31 @@ impl Rounds {
                     let plan = |tree: &Tree| plan::repair(tree, app, &environment.name);
                     (environment.name.clone(), Channel::Image, plan)
                 });
-                Ok(by_person(tree, plans))
+                let mut proposal = by_person(tree, plans);
+                proposal.along = Some(Along::of(&app.name, None));
+                Ok(proposal)
             }
         }
+    }
+
+    /// What the app's Application is rendered with, by what it declares at `head`: a pin moves what is built, and not
+    /// what is declared.
+    async fn along(&self, app: &App, head: &Revision) -> PortResult<Along> {
+        Ok(Along::of(&app.name, self.observer.needs(app, head).await?))
+    }
+
+    /// Puts a proposal's commits onto `tree`, each with the Application of its environment as that tree has it to be:
+    /// the commits before it in the push may move its wave, and it may move theirs.
+    fn chain(&self, tree: &Tree, proposal: &mut Proposal, apps: &Apps) -> Result<Chained, Refusal> {
+        proposal.cut();
+        let before = proposal.refused.len();
+        if let Some(settings) = &self.render {
+            let known = (&apps.registrations, apps.applications());
+            applications::bring_along(proposal, tree, known, settings);
+        }
+        let mut staged = proposal.staged.iter();
+        let tree = staged.try_fold(tree.clone(), |tree, staged| tree.apply(&staged.planned.changes))?;
+        Ok(Chained { tree, refused: proposal.refused.len() - before })
     }
 
     /// Makes the commits locally and notes them as intents, so that whoever comes after a crash can tell
@@ -312,29 +361,33 @@ impl Rounds {
 
     async fn push(&self, prepared: &PreparedPush, writing: Vec<Planning>, round: u32) -> Vec<Job> {
         let outcome = match self.ports.deployments.push(prepared).await {
-            Ok(PushOutcome::Unknown(why)) => self.read_back(prepared, why).await,
-            other => other,
+            Ok(PushOutcome::Unknown(why)) => match self.read_back(prepared, why).await {
+                Ok(outcome) => outcome,
+                // The intents stay: whoever comes next asks what became of them.
+                Err(error) => return answer_all(writing.into_iter().map(|p| p.job).collect(), &error),
+            },
+            Ok(outcome) => outcome,
+            Err(error) => return not_moved(writing, &error).await,
         };
         match outcome {
-            Ok(PushOutcome::Pushed) => {
+            PushOutcome::Pushed => {
                 let landed: Vec<Vec<Landed>> = landed(&writing, prepared).map(|(_, landed)| landed).collect();
                 let finished =
                     writing.into_iter().zip(&landed).map(|(planning, landed)| self.finish(planning, landed));
                 join_all(finished).await;
                 Vec::new()
             }
-            Ok(PushOutcome::Moved) if round < ROUNDS => writing.into_iter().map(|p| p.job).collect(),
-            Ok(PushOutcome::Moved | PushOutcome::Unknown(_)) => {
+            PushOutcome::Moved if round < ROUNDS => writing.into_iter().map(|p| p.job).collect(),
+            PushOutcome::Moved | PushOutcome::Unknown(_) => {
                 let message =
                     format!("the apps repository moved {round} times while a commit was being pushed");
-                let error = PortError::new(Peer::Git, Fault::Transient, message);
-                answer_all(writing.into_iter().map(|p| p.job).collect(), &error)
+                not_moved(writing, &PortError::new(Peer::Git, Fault::Transient, message)).await
             }
             // The forge may mean only one of them: a hook's word about one app must not stop the others.
-            Ok(PushOutcome::Refused(_)) if writing.len() > 1 => {
+            PushOutcome::Refused(_) if writing.len() > 1 => {
                 writing.into_iter().map(|planning| Job { alone: true, ..planning.job }).collect()
             }
-            Ok(PushOutcome::Refused(why)) => {
+            PushOutcome::Refused(why) => {
                 for planning in writing {
                     let answer =
                         planning.job.memory.update(forget).await.map(|_| Written::Denied(why.clone()));
@@ -342,7 +395,6 @@ impl Rounds {
                 }
                 Vec::new()
             }
-            Err(error) => answer_all(writing.into_iter().map(|p| p.job).collect(), &error),
         }
     }
 
@@ -360,38 +412,13 @@ impl Rounds {
     /// Records what is on the branch now and answers.
     async fn finish(&self, planning: Planning, landed: &[Landed]) {
         let Planning { job, proposal } = planning;
-        let updated = job
-            .memory
-            .update(|memory| {
-                forget(memory);
-                for (environment, channel, committed) in landed.iter().filter_map(|l| l.automatic.as_ref()) {
-                    memory.channel_mut(environment, *channel).committed = Some(committed.clone());
-                }
-                for (environment, channel, committed) in &proposal.shown {
-                    let channel = memory.channel_mut(environment, *channel);
-                    let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
-                    channel.committed = Some(Committed { commit, ..committed.clone() });
-                }
-                for (environment, channel, refused) in &proposal.to_remember {
-                    memory.channel_mut(environment, *channel).refused = Some(refused.clone());
-                }
-                if !landed.is_empty() {
-                    memory.failure = None;
-                }
-                // Spent with the image it was for: a person who removes it again is not overruled by the old
-                // word.
-                let released = memory.released.clone();
-                let is_spent = |(_, channel, committed): &(EnvironmentName, Channel, Committed)| {
-                    *channel == Channel::Image && released.as_ref() == Some(&committed.revision)
-                };
-                if landed.iter().filter_map(|l| l.automatic.as_ref()).any(is_spent) {
-                    memory.released = None;
-                }
-            })
-            .await;
+        let updated = job.memory.update(|memory| remember(memory, &proposal, landed)).await;
         let answer = updated.map(|_| match proposal.unregistered {
             true => Written::Unregistered,
-            false => Written::Done { commits: landed.to_vec(), refused: proposal.refused },
+            false => {
+                let (refused, image_cut) = (proposal.refused, proposal.image_cut);
+                Written::Done { commits: landed.to_vec(), refused, image_cut }
+            }
         });
         drop(job.reply.send(answer));
     }
@@ -421,10 +448,12 @@ fn fits(job: &Job, proposal: &Proposal, planned: &[Planning], commits: usize) ->
     together && commits + proposal.staged.len() <= MAX_COMMITS
 }
 
-/// The tree after a proposal's commits. What exceeds a push is left for the next look.
-fn chain(tree: &Tree, proposal: &mut Proposal) -> Result<Tree, Refusal> {
-    proposal.staged.truncate(MAX_COMMITS);
-    proposal.staged.iter().try_fold(tree.clone(), |tree, staged| tree.apply(&staged.planned.changes))
+/// A proposal on the tree of its push.
+struct Chained {
+    /// The tree after its commits.
+    tree: Tree,
+    /// How many of them were refused there.
+    refused: usize,
 }
 
 /// Commits that could not be made, or one of whose intents could not be noted.
@@ -491,12 +520,54 @@ fn landed<'p>(
     })
 }
 
+/// What `memory` learns of the commits that are on the branch now.
+fn remember(memory: &mut Memory, proposal: &Proposal, landed: &[Landed]) {
+    forget(memory);
+    let automatic = || landed.iter().filter_map(|landed| landed.automatic.as_ref());
+    for (environment, channel, committed) in automatic() {
+        memory.channel_mut(environment, *channel).committed = Some(committed.clone());
+    }
+    for (environment, channel, committed) in &proposal.shown {
+        let channel = memory.channel_mut(environment, *channel);
+        let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
+        channel.committed = Some(Committed { commit, ..committed.clone() });
+    }
+    for (environment, channel, refused) in &proposal.to_remember {
+        memory.channel_mut(environment, *channel).refused = Some(refused.clone());
+    }
+    // A person's word says nothing of what failed.
+    if automatic().next().is_some() {
+        memory.failure = None;
+    }
+    // Spent with the image it was for: a person who removes it again is not overruled by the old word.
+    let released = memory.released.clone();
+    let is_spent = |(_, channel, committed): &(EnvironmentName, Channel, Committed)| {
+        *channel == Channel::Image && released.as_ref() == Some(&committed.revision)
+    };
+    if automatic().any(is_spent) {
+        memory.released = None;
+    }
+}
+
 /// The outcome of every intent is known.
 fn forget(memory: &mut Memory) {
     for environment in memory.environments.values_mut() {
         environment.image.intent = None;
         environment.infra.intent = None;
     }
+}
+
+/// Answers every job with the error of a push that is certain not to be on the branch: nothing has to be asked later,
+/// when the forge would say that it knows the commits.
+async fn not_moved(writing: Vec<Planning>, error: &PortError) -> Vec<Job> {
+    for planning in writing {
+        let told = match planning.job.memory.update(forget).await {
+            Ok(_) => error.again(),
+            Err(memory) => memory,
+        };
+        drop(planning.job.reply.send(Err(told)));
+    }
+    Vec::new()
 }
 
 /// Answers every job with the same error; none is left.
@@ -510,3 +581,6 @@ fn answer_all(jobs: Vec<Job>, error: &PortError) -> Vec<Job> {
 fn unexpected(refusal: &Refusal) -> PortError {
     PortError::new(Peer::Git, Fault::Unexpected, format!("a planned commit does not apply: {refusal}"))
 }
+
+#[cfg(test)]
+mod tests;

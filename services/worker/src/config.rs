@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_core::id::RepoName;
+use fabrique_core::policy::Policy;
+use fabrique_gitops::render::Settings;
 use fabrique_ports::builder::{Builder, Placement};
 use fabrique_ports::bus::{Board, Commands, Events, Wakes};
 use fabrique_ports::deployments::Deployments;
@@ -45,13 +47,24 @@ pub struct Ports {
     pub commands: Arc<dyn Commands>,
 }
 
-/// How a worker behaves. All durations are configuration and may be seconds in tests.
+/// Who a worker is, and its bounds.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
     /// The worker's name, unique among all that run: the holder in work records.
     pub name: String,
     /// The repository `cluster/apps` on the forge.
     pub apps_repo: RepoName,
+    /// Where people read about a build, if there is such a place.
+    pub link: Option<String>,
+    /// What Argo CD's Applications are rendered with, to be committed with what they deploy; absent where people do it.
+    pub render: Option<Settings>,
+    /// How long it waits, and how much it takes on.
+    pub bounds: Bounds,
+}
+
+/// How long a worker waits, and how much it takes on. All of it is configuration and may be seconds in tests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
     /// A holder that leaves its record unchanged for this long is dead. Renewed three times as often.
     pub lease: Duration,
     /// How many apps are looked at at once, builds not counted.
@@ -62,26 +75,30 @@ pub struct WorkerConfig {
     pub backoff_base: Duration,
     /// The longest such wait.
     pub backoff_max: Duration,
+    /// How long a command of a person may take to begin; shorter than its caller waits, who is to hear the answer.
+    pub command_patience: Duration,
     /// How long running work may go on after a request to stop.
     pub grace: Duration,
-    /// Where people read about a build, if there is such a place.
-    pub link: Option<String>,
+    /// A build that lasts for this long gets the commit status `pending`; a shorter one only its final status.
+    pub pending_after: Duration,
+    /// How long the last lines of a build's log may take to be stored.
+    pub log_flush: Duration,
 }
 
-impl WorkerConfig {
-    /// The defaults of a worker called `name`.
-    #[must_use]
-    pub fn named(name: String, apps_repo: RepoName) -> Self {
+impl Default for Bounds {
+    fn default() -> Self {
+        // A peer that is away is waited for as a failed attempt is.
+        let Policy { backoff_base, backoff_max, .. } = Policy::default();
         Self {
-            name,
-            apps_repo,
             lease: Duration::from_secs(30),
             looks: 8,
             patience: Duration::from_mins(1),
-            backoff_base: Duration::from_secs(1),
-            backoff_max: Duration::from_mins(2),
+            backoff_base,
+            backoff_max,
+            command_patience: Duration::from_secs(5),
             grace: Duration::from_secs(20),
-            link: None,
+            pending_after: Duration::from_secs(1),
+            log_flush: Duration::from_secs(5),
         }
     }
 }

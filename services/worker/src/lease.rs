@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Desk, Generation, WorkRecord};
+use fabrique_core::work::{Generation, WorkItem, WorkRecord};
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::Board;
 use fabrique_ports::records::Swap;
@@ -26,28 +26,28 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Claims the app at `desk` for `holder`; nothing when somebody else was quicker.
+    /// Claims the app of `item` for `holder`; nothing when somebody else was quicker.
     pub(crate) async fn claim(
         board: Arc<dyn Board>,
-        desk: &Desk,
+        item: &WorkItem,
         holder: &str,
         lease: Duration,
     ) -> PortResult<Option<Self>> {
-        let record = desk.record.claimed_by(holder);
-        let revision = match board.swap_work(&desk.app, &record, desk.revision).await {
+        let record = item.record.claimed_by(holder);
+        let revision = match board.swap_work(&item.app, &record, item.revision).await {
             Ok(Swap::Done(revision)) => revision,
             Ok(Swap::Lost) => return Ok(None),
             // No answer is an unknown outcome: the claim may stand, and then nobody else would renew it.
-            Err(error) => match standing(board.as_ref(), &desk.app, &record).await {
+            Err(error) => match standing(board.as_ref(), &item.app, &record).await {
                 Ok(Some(revision)) => revision,
                 Ok(None) | Err(_) => return Err(error),
             },
         };
         let held = Self {
-            app: desk.app.clone(),
+            app: item.app.clone(),
             board,
             record,
-            place: Some(desk.revision),
+            place: Some(item.revision),
             revision: Arc::new(Mutex::new(revision)),
             lost: CancellationToken::new(),
             renewal: CancellationToken::new(),
@@ -124,7 +124,7 @@ pub(crate) struct Fence {
 impl Fence {
     /// Whether nobody has claimed the app since.
     pub(crate) async fn holds(&self) -> PortResult<bool> {
-        let (_, record, _) = self.board.desk(&self.app).await?;
+        let (_, record, _) = self.board.work_of(&self.app).await?;
         Ok(record.token == self.token && record.holder.is_some())
     }
 }
@@ -154,24 +154,16 @@ async fn renew(
         if stop.is_cancelled() {
             return;
         }
-        match board.swap_work(&app, &record, *revision).await {
-            Ok(Swap::Done(newer)) => {
+        match renewed_at(board.as_ref(), &app, &record, *revision).await {
+            Ok(Some(newer)) => {
                 *revision = newer;
                 renewed = tokio::time::Instant::now();
             }
-            // An earlier renewal that got no answer may have arrived after all.
-            Ok(Swap::Lost) => match standing(board.as_ref(), &app, &record).await {
-                Ok(Some(newer)) => {
-                    *revision = newer;
-                    renewed = tokio::time::Instant::now();
-                }
-                Ok(None) => {
-                    tracing::warn!(%app, "the lease was taken over by another worker");
-                    lost.cancel();
-                    return;
-                }
-                Err(error) => tracing::warn!(%app, %error, "the lease could not be renewed"),
-            },
+            Ok(None) => {
+                tracing::warn!(%app, "the lease was taken over by another worker");
+                lost.cancel();
+                return;
+            }
             Err(error) => {
                 tracing::warn!(%app, %error, "the lease could not be renewed");
                 // Others may judge it dead from about now on: what goes on here is wasted.
@@ -185,8 +177,126 @@ async fn renew(
     }
 }
 
+/// Renews once; the record's new revision while it is still ours.
+async fn renewed_at(
+    board: &dyn Board,
+    app: &AppName,
+    ours: &WorkRecord,
+    revision: u64,
+) -> PortResult<Option<u64>> {
+    match board.swap_work(app, ours, revision).await? {
+        Swap::Done(newer) => Ok(Some(newer)),
+        // An earlier renewal that got no answer may have arrived after all.
+        Swap::Lost => standing(board, app, ours).await,
+    }
+}
+
 /// The record's revision while it is still ours.
 async fn standing(board: &dyn Board, app: &AppName, ours: &WorkRecord) -> PortResult<Option<u64>> {
-    let (_, record, revision) = board.desk(app).await?;
+    let (_, record, revision) = board.work_of(app).await?;
     Ok((record.token == ours.token && record.holder == ours.holder).then_some(revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::PoisonError;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use fabrique_ports::bus::BoardChange;
+    use fabrique_ports::{Fault, Peer, PortError};
+    use futures::stream::BoxStream;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// A store of one record, whose reads fail while it is `unread`.
+    #[derive(Default)]
+    struct OneRecord {
+        record: std::sync::Mutex<(WorkRecord, u64)>,
+        unread: AtomicBool,
+    }
+
+    impl OneRecord {
+        fn record(&self) -> std::sync::MutexGuard<'_, (WorkRecord, u64)> {
+            self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        fn swap(&self, record: &WorkRecord, revision: u64) -> Swap {
+            let mut stored = self.record();
+            if stored.1 != revision {
+                return Swap::Lost;
+            }
+            *stored = (record.clone(), revision + 1);
+            Swap::Done(revision + 1)
+        }
+    }
+
+    #[async_trait]
+    impl Board for OneRecord {
+        async fn watch_board(&self) -> PortResult<BoxStream<'static, BoardChange>> {
+            Err(PortError::new(Peer::Bus, Fault::Unexpected, "nobody watches it"))
+        }
+
+        async fn swap_work(&self, _: &AppName, record: &WorkRecord, revision: u64) -> PortResult<Swap> {
+            Ok(self.swap(record, revision))
+        }
+
+        async fn work_of(&self, _: &AppName) -> PortResult<(Generation, WorkRecord, u64)> {
+            if self.unread.load(Ordering::SeqCst) {
+                return Err(PortError::new(Peer::Bus, Fault::Transient, "no answer"));
+            }
+            let (record, revision) = self.record().clone();
+            Ok((Generation(1), record, revision))
+        }
+
+        async fn all_work(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>> {
+            Ok(vec![])
+        }
+    }
+
+    async fn claimed(board: &Arc<OneRecord>) -> Lease {
+        let item = WorkItem {
+            app: AppName::parse("citation").unwrap(),
+            wanted: Generation(1),
+            record: WorkRecord::default(),
+            revision: 0,
+            lease_expired: false,
+        };
+        Lease::claim(Arc::clone(board) as Arc<dyn Board>, &item, "worker-1", LEASE).await.unwrap().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_renewed_is_kept_even_where_a_renewal_got_no_answer() {
+        let board = Arc::new(OneRecord::default());
+        let lease = claimed(&board).await;
+        tokio::time::sleep(LEASE / 2).await;
+        // As by a renewal that arrived, and whose answer did not.
+        board.record().1 += 1;
+        tokio::time::sleep(LEASE * 4).await;
+        assert!(!lease.lost().is_cancelled());
+        lease.release(Generation(1)).await.unwrap();
+        assert_eq!(board.record().0.holder, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_cannot_be_told_from_a_lost_one_counts_as_lost_once_it_is_over() {
+        let board = Arc::new(OneRecord::default());
+        let lease = claimed(&board).await;
+        board.record().1 += 1;
+        board.unread.store(true, Ordering::SeqCst);
+        tokio::time::sleep(LEASE / 2).await;
+        assert!(!lease.lost().is_cancelled(), "others wait for it as well");
+        tokio::time::timeout(LEASE, lease.lost().cancelled()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_somebody_took_is_lost_at_the_next_renewal() {
+        let board = Arc::new(OneRecord::default());
+        let lease = claimed(&board).await;
+        let (record, revision) = board.record().clone();
+        *board.record() = (record.claimed_by("worker-2"), revision + 1);
+        tokio::time::timeout(LEASE, lease.lost().cancelled()).await.unwrap();
+    }
 }

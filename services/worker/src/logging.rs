@@ -1,16 +1,19 @@
 //! A build's progress, on its way to the log store and the events.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fabrique_core::id::BuildId;
+use fabrique_core::id::{BuildId, Digest};
+use fabrique_core::time::Timestamp;
 use fabrique_ports::builder::{Progress, ProgressSink};
 use fabrique_ports::bus::EventBody;
+use fabrique_ports::egress::{Egress, Fetch, Fetched};
 use fabrique_ports::records::Logs;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::announce::Announcer;
+use crate::measure;
 
 /// Lines that may wait to be stored. A build that prints faster than the store takes loses lines, never
 /// time.
@@ -19,8 +22,6 @@ const QUEUE: usize = 16_384;
 const BATCH: usize = 256;
 /// How long lines wait for company.
 const LINGER: Duration = Duration::from_millis(100);
-/// How long the last lines may take.
-const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// Takes a build's progress.
 pub(crate) struct BuildLog {
@@ -28,6 +29,16 @@ pub(crate) struct BuildLog {
     trace: Option<String>,
     announcer: Announcer,
     lines: mpsc::Sender<String>,
+    told: Mutex<Told>,
+}
+
+/// What the build tells once.
+#[derive(Default)]
+struct Told {
+    /// What it fetched, each with how long ago that was, and how much is left out.
+    egress: Option<(Vec<(Duration, Fetch)>, u64)>,
+    /// The cache that it exported.
+    cache: Option<Digest>,
 }
 
 /// The writing side, to be finished when the build has ended.
@@ -42,20 +53,36 @@ impl BuildLog {
     ) -> (Arc<Self>, LogWriter) {
         let (lines, queue) = mpsc::channel(QUEUE);
         let writer = tokio::spawn(write(build.clone(), logs, queue));
-        (Arc::new(Self { build, trace, announcer, lines }), LogWriter(writer))
+        (Arc::new(Self { build, trace, announcer, lines, told: Mutex::default() }), LogWriter(writer))
+    }
+
+    /// What the build fetched, if its daemon on this `isolation` has told by `now`.
+    pub(crate) fn egress(&self, isolation: Option<String>, now: Timestamp) -> Option<Egress> {
+        let (fetches, left_out) = self.told().egress.take()?;
+        let fetches = fetches.into_iter().map(|(ago, fetch)| Fetched { at: now.before(ago), fetch });
+        Some(Egress { isolation, fetches: fetches.collect(), left_out })
+    }
+
+    /// The cache that the build exported, if it did.
+    pub(crate) fn cache(&self) -> Option<Digest> {
+        self.told().cache.take()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn line(&self, line: String) {
         if self.lines.try_send(line).is_err() {
-            metrics::counter!("fabrique_log_lines_dropped_total").increment(1);
+            measure::log_lines_dropped(1);
         }
     }
 }
 
 impl LogWriter {
-    /// Waits for the last lines; every handle on the [`BuildLog`] must be gone.
-    pub(crate) async fn finish(self) {
-        if tokio::time::timeout(LAST_LINES, self.0).await.is_err() {
+    /// Waits up to `wait` for the last lines; every handle on the [`BuildLog`] must be gone.
+    pub(crate) async fn finish(self, wait: Duration) {
+        if tokio::time::timeout(wait, self.0).await.is_err() {
             tracing::warn!("the last lines of a build log were not stored in time");
         }
     }
@@ -85,6 +112,8 @@ impl ProgressSink for BuildLog {
                 );
             }
             Progress::Log { line } => self.line(line),
+            Progress::Egress { fetches, left_out } => self.told().egress = Some((fetches, left_out)),
+            Progress::CacheExported { digest } => self.told().cache = Some(digest),
         }
     }
 }
@@ -93,7 +122,7 @@ async fn write(build: BuildId, logs: Arc<dyn Logs>, mut queue: mpsc::Receiver<St
     let mut batch = Vec::with_capacity(BATCH);
     while queue.recv_many(&mut batch, BATCH).await > 0 {
         if let Err(error) = logs.append_log(&build, &batch).await {
-            metrics::counter!("fabrique_log_lines_dropped_total").increment(batch.len() as u64);
+            measure::log_lines_dropped(batch.len());
             tracing::warn!(%build, %error, "build output was not stored");
         }
         batch.clear();

@@ -5,10 +5,6 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-/// A build that is over before has no use for a pending status, and the request would take the forge's time while
-/// the forge is asked for the source.
-const AFTER: Duration = Duration::from_secs(1);
-
 /// A pending status that is on its way, or waits for its build to last.
 pub(crate) struct Pending {
     setting: JoinHandle<()>,
@@ -16,14 +12,15 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Does `set` in the background, once the build has lasted for a while.
-    pub(crate) fn soon(set: impl Future<Output = ()> + Send + 'static) -> Self {
+    /// Does `set` in the background, once the build has lasted for `wait`: one that is over before has no use for a
+    /// pending status, and the request would take the forge's time while the forge is asked for the source.
+    pub(crate) fn after(wait: Duration, set: impl Future<Output = ()> + Send + 'static) -> Self {
         let unneeded = CancellationToken::new();
         let over = unneeded.clone();
         let setting = tokio::spawn(async move {
             tokio::select! {
                 () = over.cancelled() => {}
-                () = tokio::time::sleep(AFTER) => set.await,
+                () = tokio::time::sleep(wait) => set.await,
             }
         });
         Self { setting, unneeded }
@@ -51,6 +48,8 @@ mod tests {
 
     use super::*;
 
+    const AFTER: Duration = Duration::from_secs(1);
+
     fn watched() -> (Arc<AtomicBool>, impl Future<Output = ()> + Send + 'static) {
         let set = Arc::new(AtomicBool::new(false));
         let setting = Arc::clone(&set);
@@ -60,7 +59,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_short_build_sets_no_pending_status() {
         let (set, setting) = watched();
-        let pending = Pending::soon(setting);
+        let pending = Pending::after(AFTER, setting);
         tokio::time::sleep(AFTER / 2).await;
         pending.over();
         tokio::time::sleep(AFTER * 2).await;
@@ -71,7 +70,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_longer_build_sets_one() {
         let (set, setting) = watched();
-        let pending = Pending::soon(setting);
+        let pending = Pending::after(AFTER, setting);
         tokio::time::sleep(AFTER * 2).await;
         pending.gone().await.unwrap();
         assert!(set.load(Ordering::SeqCst));

@@ -21,7 +21,7 @@ pub(crate) struct Slots {
     capacity: usize,
     /// Apps that want a build and have no slot, and up to which wake they were looked at.
     waiting: Mutex<HashMap<AppName, Generation>>,
-    /// Told when a slot is free before its attendance ends.
+    /// Told when a slot is free before its session ends.
     pub(crate) freed: Notify,
 }
 

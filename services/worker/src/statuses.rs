@@ -1,5 +1,7 @@
 //! The commit statuses of an app: given to its target, and closed wherever one was left pending.
 
+use std::collections::BTreeSet;
+
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Decision};
 use fabrique_core::id::{Channel, RepoName, Revision};
@@ -7,57 +9,109 @@ use fabrique_core::memory::{Memory, Reported};
 use fabrique_core::view::{Target, View};
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 
-use crate::attend::Attendance;
 use crate::committer::Refused;
+use crate::session::Session;
 use crate::status;
 use crate::writeback::Image;
 
-impl Attendance {
+/// How many commits of an app are remembered whose status is not final: enough for everything that is under way, and
+/// not for each head of an app whose statuses the forge refuses for good.
+const MOST_OPEN: usize = 16;
+
+/// Notes that the status of a commit has to become final. What is open in a repository that the app was built from before
+/// is forgotten: it had its chance when the source moved.
+pub(crate) fn open_status(memory: &mut Memory, repo: &RepoName, revision: &Revision) {
+    if memory.source.as_ref() != Some(repo) {
+        memory.pending_statuses.clear();
+        memory.source = Some(repo.clone());
+    }
+    if memory.pending_statuses.len() < MOST_OPEN {
+        memory.pending_statuses.insert(revision.clone());
+    }
+}
+
+impl Session {
     /// Gives the target its commit status, and closes those that earlier builds left pending. A status that
     /// cannot be set is no reason to stop: the next look tries again.
     pub(crate) async fn report(&self, app: &App, view: &View, decision: &Decision) {
+        self.report_declaration(app, view).await;
         let memory = self.memory.get().await;
         let target = match &view.target {
             Target::At { revision, .. } => Some(revision),
             Target::Nothing(_) => None,
         };
+        let link = || self.context.config.link.clone();
+        let settled = matches!(decision.action, Action::Nothing);
         if let Some(revision) = target {
             let digest = memory.built.as_ref().map(|built| &built.digest);
-            if let Some(status) = status::settled(app, decision, digest, self.shop.config.link.clone()) {
-                self.give_status(app, revision, &status, &memory).await;
+            match status::settled(app, decision, &view.declared, digest, link()) {
+                Some(status) => self.give_status(app, revision, &status, &memory).await,
+                None if settled && memory.pending_statuses.contains(revision) => {
+                    let nothing = status::not_needed(&app.name, &decision.reason, link());
+                    self.close_status(app, revision, &nothing).await;
+                }
+                None => {}
             }
         }
-        let status = status::superseded(&app.name, target, self.shop.config.link.clone());
-        for left in self.memory.get().await.pending_statuses.iter().filter(|left| Some(*left) != target) {
+        let memory = self.memory.get().await;
+        // What is left in another repository is closed there, or not at all.
+        if memory.source.as_ref().is_some_and(|source| *source != app.source.repo) {
+            return;
+        }
+        let status = status::superseded(&app.name, target, link());
+        for left in memory.pending_statuses.iter().filter(|left| Some(*left) != target) {
             self.close_status(app, left, &status).await;
         }
-        let settled = matches!(decision.action, Action::Nothing);
-        if let Some(revision) = target.filter(|target| settled && memory.pending_statuses.contains(*target)) {
-            let nothing = status::not_needed(&app.name, &decision.reason, self.shop.config.link.clone());
-            if self.memory.get().await.pending_statuses.contains(revision) {
-                self.close_status(app, revision, &nothing).await;
-            }
+    }
+
+    /// Gives the head the status of its declaration unless it has it already. It is always a final one: nothing is left
+    /// to be closed.
+    pub(crate) async fn report_declaration(&self, app: &App, view: &View) {
+        let Some(head) = &view.head else { return };
+        let Some(status) = status::declaration(app, view, self.context.config.link.clone()) else { return };
+        let reported = Reported { revision: head.clone(), description: status.description.clone() };
+        let known = self.memory.get().await.declared;
+        if known.as_ref() != Some(&reported) && self.set_status(&app.source.repo, head, &status).await {
+            self.note(move |memory| memory.declared = Some(reported.clone())).await;
         }
     }
 
     /// Gives a target its status unless it has it already.
     async fn give_status(&self, app: &App, revision: &Revision, status: &CommitStatus, memory: &Memory) {
         let reported = Reported { revision: revision.clone(), description: status.description.clone() };
-        if memory.reported.as_ref() == Some(&reported)
-            || !self.set_status(&app.source.repo, revision, status).await
-        {
+        if memory.reported.as_ref() == Some(&reported) {
             return;
         }
-        let open = status.state == StatusState::Pending;
+        let is_set = self.set_status(&app.source.repo, revision, status).await;
+        let open = !is_set || status.state == StatusState::Pending;
         self.note(move |memory| {
-            // What is opened is closed in the end, whoever opened it.
+            // What is opened, or could not be set, is given its final status in the end, by whomever.
             if open {
-                memory.pending_statuses.insert(reported.revision.clone());
-                memory.source = Some(app.source.repo.clone());
+                open_status(memory, &app.source.repo, &reported.revision);
             } else {
                 memory.pending_statuses.remove(&reported.revision);
             }
-            memory.reported = Some(reported.clone());
+            // What the forge shows after a failure is not known.
+            memory.reported = is_set.then(|| reported.clone());
+        })
+        .await;
+    }
+
+    /// Closes what was left pending in a repository that the app is not built from any more.
+    pub(crate) async fn leave_source(&self, app: &App) {
+        let memory = self.memory.get().await;
+        let Some(left) = memory.source.filter(|source| *source != app.source.repo) else { return };
+        let status = status::moved(&app.name, &app.source.repo, self.context.config.link.clone());
+        let mut open = BTreeSet::new();
+        for revision in memory.pending_statuses {
+            if !self.set_status(&left, &revision, &status).await {
+                open.insert(revision);
+            }
+        }
+        let source = if open.is_empty() { app.source.repo.clone() } else { left };
+        self.note(move |memory| {
+            memory.pending_statuses.clone_from(&open);
+            memory.source = Some(source.clone());
         })
         .await;
     }
@@ -75,9 +129,9 @@ impl Attendance {
     /// Closes the status of a build that went through the completion path, whatever is the target by now.
     pub(crate) async fn close_built(&self, app: &App, image: &Image, refused: &[Refused]) {
         let status = match refused.iter().find(|(_, channel, _)| *channel == Channel::Image) {
-            None => status::deployed(app, &image.digest, self.shop.config.link.clone()),
+            None => status::deployed(app, &image.digest, self.context.config.link.clone()),
             Some((_, _, verdict)) => {
-                status::built_only(&app.name, &image.digest, verdict, self.shop.config.link.clone())
+                status::built_only(&app.name, &image.digest, verdict, self.context.config.link.clone())
             }
         };
         let memory = self.memory.get().await;
@@ -96,7 +150,7 @@ impl Attendance {
         {
             tracing::error!(%app, %error, "setting the pending status panicked");
         }
-        match self.shop.ports.forge.set_status(repo, revision, status).await {
+        match self.context.ports.forge.set_status(repo, revision, status).await {
             Ok(StatusOutcome::Set | StatusOutcome::UnknownRevision) => true,
             Err(error) => {
                 tracing::warn!(%app, %revision, %error, "the commit status was not set");
@@ -109,5 +163,26 @@ impl Attendance {
         if let Err(error) = self.memory.update(change).await {
             tracing::warn!(app = %self.memory.app(), %error, "the memory was not updated");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(number: usize) -> Revision {
+        Revision::parse(&format!("{number:040x}")).unwrap()
+    }
+
+    #[test]
+    fn open_statuses_are_of_one_repository_and_bounded() {
+        let [left, repo] = ["atlas/left", "atlas/right"].map(|name| RepoName::parse(name).unwrap());
+        let mut memory = Memory::default();
+        open_status(&mut memory, &left, &revision(100));
+        for number in 1..100 {
+            open_status(&mut memory, &repo, &revision(number));
+        }
+        assert_eq!(memory.source, Some(repo));
+        assert_eq!(memory.pending_statuses, (1..=MOST_OPEN).map(revision).collect());
     }
 }

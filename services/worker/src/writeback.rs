@@ -1,11 +1,14 @@
 //! Planning the commits of one app on a tree, under the guard.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment, OverlaySource};
-use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
+use fabrique_core::id::{AppName, BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
 use fabrique_core::memory::{Committed, Memory, RefusedCommit};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
-use fabrique_core::view::EnvironmentView;
+use fabrique_core::view::{Declared, EnvironmentView};
+use fabrique_gitops::batch::MAX_COMMITS;
 use fabrique_gitops::overlay::{Collector, OverlayFiles};
 use fabrique_gitops::plan::{self, Plan, Planned};
 use fabrique_gitops::{Refusal, Tree, composition};
@@ -13,6 +16,7 @@ use fabrique_observer::{CandidateView, entry};
 use fabrique_ports::PortResult;
 use fabrique_ports::source::SourceHistory;
 
+use crate::applications::Along;
 use crate::committer::Refused;
 
 /// A finished image that asks to be deployed.
@@ -50,11 +54,33 @@ pub(crate) struct Proposal {
     pub(crate) shown: Vec<(EnvironmentName, Channel, Committed)>,
     /// Channels that were refused, and why.
     pub(crate) refused: Vec<Refused>,
-    /// Those of them that only a person can change, for the memory.
+    /// Those of them that only a person or another commit can change, for the memory.
     pub(crate) to_remember: Vec<(EnvironmentName, Channel, RefusedCommit)>,
+    /// Whether the image is to be committed to more environments than the push has room for.
+    pub(crate) image_cut: bool,
+    /// What Applications are rendered with, where they come along: on the tree that the commits go onto.
+    pub(crate) along: Option<Along>,
+    /// Those that came too early, each with the registered apps that have to be deployed first.
+    pub(crate) early: BTreeMap<(EnvironmentName, Channel), BTreeSet<AppName>>,
+    /// What automation judged; nothing for a person's word.
+    pub(crate) judged: Option<Judged>,
+}
+
+/// The revisions that a proposal is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Judged {
+    pub(crate) image: Option<Revision>,
+    pub(crate) overlay: Revision,
 }
 
 impl Proposal {
+    /// Keeps as many commits as a push may carry. The others are left for the next look.
+    pub(crate) fn cut(&mut self) {
+        let rest = self.staged.split_off(self.staged.len().min(MAX_COMMITS));
+        let of_image = |cut: &Staged| matches!(cut.automatic, Some((_, Channel::Image, _)));
+        self.image_cut = rest.iter().any(of_image);
+    }
+
     /// The image that it would deploy, if any.
     pub(crate) fn image(&self) -> Option<&Digest> {
         self.staged.iter().find_map(|staged| match staged.automatic.as_ref()? {
@@ -64,14 +90,22 @@ impl Proposal {
     }
 
     /// Notes what was refused on `base`: the image of one revision, the overlay of another.
-    pub(crate) fn note_refusals(&mut self, image: Option<&Revision>, overlay: &Revision, base: &Revision) {
+    pub(crate) fn note_refusals(&mut self, base: &Revision) {
+        let Some(Judged { image, overlay }) = &self.judged else { return };
         let refused_commit = |(environment, channel, verdict): &Refused| {
-            let Verdict::Trouble(why) = verdict else { return None };
+            let (Verdict::Trouble(why) | Verdict::NotReady(why)) = verdict else { return None };
+            let waits = matches!(verdict, Verdict::NotReady(_));
+            let awaits = self.early.get(&(environment.clone(), *channel));
+            // What is declared may change without a commit, and is read again each time.
+            if waits && awaits.is_none() {
+                return None;
+            }
+            let awaits = awaits.cloned().unwrap_or_default();
             let revision = match channel {
-                Channel::Image => image?.clone(),
+                Channel::Image => image.clone()?,
                 Channel::Infra => overlay.clone(),
             };
-            let refused = RefusedCommit { revision, base: base.clone(), why: why.clone() };
+            let refused = RefusedCommit { revision, base: base.clone(), why: why.clone(), waits, awaits };
             Some((environment.clone(), *channel, refused))
         };
         self.to_remember = self.refused.iter().filter_map(refused_commit).collect();
@@ -88,7 +122,7 @@ pub(crate) async fn propose(
     (memory, now): (&Memory, Timestamp),
 ) -> PortResult<Proposal> {
     let mut proposal = Proposal::default();
-    let Some(head) = &view.head else {
+    let Some(target) = &view.target else {
         let gone = |e: &Environment| (e.name.clone(), Channel::Image, Verdict::OffBranch);
         proposal.refused.extend(app.environments.iter().map(gone));
         return Ok(proposal);
@@ -103,14 +137,14 @@ pub(crate) async fn propose(
                 app,
                 environment,
                 image,
-                (seen, *candidate),
+                (seen, *candidate, &view.declared),
                 (memory, now),
             );
         }
-        let released = memory.released.as_ref() == Some(head);
+        let released = memory.released.as_ref() == Some(target);
         let has_image = shows_image(&tree, app, environment);
-        if judge_infra(seen, has_image, released) == Verdict::Advance {
-            tree = propose_infra(&mut proposal, source, tree, app, environment, (head, now)).await?;
+        if judge_infra(seen, has_image, released, &view.declared) == Verdict::Advance {
+            tree = propose_infra(&mut proposal, source, tree, app, environment, (target, now)).await?;
         }
     }
     Ok(proposal)
@@ -122,7 +156,7 @@ fn propose_image(
     app: &App,
     environment: &Environment,
     image: &Image,
-    (seen, candidate): (&EnvironmentView, Candidate),
+    (seen, candidate, declared): (&EnvironmentView, Candidate, &Declared),
     (memory, now): (&Memory, Timestamp),
 ) -> Tree {
     let released = memory.released.as_ref() == Some(&image.revision);
@@ -133,7 +167,7 @@ fn propose_image(
         key: Some(image.key.clone()),
     };
     let name = environment.name.clone();
-    match judge_image(seen, candidate, released) {
+    match judge_image(seen, candidate, released, declared) {
         Verdict::Advance => {}
         Verdict::UpToDate if seen.image.digest.as_ref() == Some(&image.digest) => {
             proposal.shown.push((name, Channel::Image, committed));
@@ -162,20 +196,20 @@ async fn propose_infra(
     tree: Tree,
     app: &App,
     environment: &Environment,
-    (head, now): (&Revision, Timestamp),
+    (revision, now): (&Revision, Timestamp),
 ) -> PortResult<Tree> {
     let Some(overlay) = environment.infra.overlay() else { return Ok(tree) };
     let name = environment.name.clone();
-    let committed = Committed { commit: None, revision: head.clone(), digest: None, key: None };
-    let infra = DeployedInfra { overlay: overlay.clone(), revision: head.clone() };
-    let planned = collect(source, overlay, head)
+    let committed = Committed { commit: None, revision: revision.clone(), digest: None, key: None };
+    let infra = DeployedInfra { overlay: overlay.clone(), revision: revision.clone() };
+    let planned = collect(source, overlay, revision)
         .await?
         .and_then(|files| plan::advance_infra(&tree, app, &environment.name, &files, &infra, now));
     Ok(stage(proposal, tree, name, Channel::Infra, committed, planned))
 }
 
 /// The overlay at `revision` with everything that it reaches.
-async fn collect(
+pub(crate) async fn collect(
     source: &dyn SourceHistory,
     overlay: &OverlaySource,
     revision: &Revision,
@@ -224,4 +258,41 @@ fn stage(
 
 fn shows_image(tree: &Tree, app: &App, environment: &Environment) -> bool {
     matches!(composition::load(tree, app, &environment.name), Ok(Some(c)) if c.image.deployed.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use fabrique_core::id::AppName;
+    use fabrique_gitops::message::{CommitMessage, Trailers};
+    use fabrique_gitops::{Changes, Scope};
+
+    use super::*;
+
+    fn staged(channel: Channel) -> Staged {
+        let (environment, revision) = (EnvironmentName::parse("prod").unwrap(), "a".repeat(40));
+        let trailers = Trailers::of(&AppName::parse("citation").unwrap());
+        let message = CommitMessage::new("Deploy", "", trailers);
+        let revision = Revision::parse(&revision).unwrap();
+        let committed = Committed { commit: None, revision, digest: None, key: None };
+        let planned = Planned { changes: Changes::within(Scope::Applications), message };
+        Staged { planned, automatic: Some((environment, channel, committed)) }
+    }
+
+    #[test]
+    fn an_image_with_commits_beyond_a_push_is_known_to_have_some_left() {
+        use Channel::{Image, Infra};
+        for (channels, is_cut) in [
+            (vec![Image; MAX_COMMITS], false),
+            (vec![Image; MAX_COMMITS + 1], true),
+            (vec![Image, Infra, Image, Infra, Image, Infra], false),
+            (vec![Image, Infra, Image, Infra, Infra, Infra, Image], true),
+            (vec![], false),
+        ] {
+            let staged: Vec<Staged> = channels.iter().copied().map(staged).collect();
+            let mut proposal = Proposal { staged, ..Proposal::default() };
+            proposal.cut();
+            assert_eq!(proposal.staged.len(), channels.len().min(MAX_COMMITS));
+            assert_eq!(proposal.image_cut, is_cut, "{channels:?}");
+        }
+    }
 }

@@ -15,18 +15,28 @@ use crate::template::fill;
 /// Certificates in PEM files. The bed copies them to where the daemon can read them.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// What clients' certificates must be signed by.
-    pub ca: PathBuf,
+    /// What clients' certificates must be signed by; nobody is asked for one when `None`.
+    pub ca: Option<PathBuf>,
     /// The daemon's certificate, valid for 127.0.0.1.
     pub cert: PathBuf,
     /// The daemon's key.
     pub key: PathBuf,
 }
 
+impl TlsFiles {
+    /// The daemon's flag for each file, what it is called in the daemon's home, and where it comes from.
+    fn files(&self) -> impl Iterator<Item = (&'static str, &'static str, &Path)> {
+        let ca = self.ca.as_deref().map(|ca| ("--tlscacert", "ca.pem", ca));
+        let own: [(_, _, &Path); 2] =
+            [("--tlscert", "cert.pem", &self.cert), ("--tlskey", "key.pem", &self.key)];
+        ca.into_iter().chain(own)
+    }
+}
+
 /// What a test may ask of a daemon beyond the usual.
 #[derive(Debug, Clone, Default)]
 pub struct BuildkitOptions {
-    /// Mutual TLS on the TCP address; plain when `None`.
+    /// TLS on the TCP address, mutual with an authority for clients; plain when `None`.
     pub tls: Option<TlsFiles>,
     /// Tables appended to `buildkitd.toml`.
     pub extra_toml: String,
@@ -59,7 +69,7 @@ impl Buildkit {
         let buildctl = cache.folder(Product::Buildkit).join("buildctl");
         let launch = Launch {
             program: bin.join("rootlesskit"),
-            args: arguments(&bin, &home, port, &socket, options.tls.is_some()),
+            args: arguments(&bin, &home, port, &socket, options.tls.as_ref()),
             env: vec![
                 ("HOME".to_owned(), text(&home.path)),
                 ("USER".to_owned(), account.name.clone()),
@@ -85,7 +95,7 @@ impl Buildkit {
         &self.peer
     }
 
-    /// `tcp://127.0.0.1:PORT`, with mutual TLS when it was asked for.
+    /// `tcp://127.0.0.1:PORT`, with TLS when it was asked for.
     #[must_use]
     pub fn address(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.port)
@@ -163,7 +173,7 @@ impl Home {
         fs::write(&home.config, fill(include_str!("../config/buildkitd.toml"), &values)?)?;
         let mut owned = vec![home.path.clone(), home.run.clone(), home.state.clone(), home.config.clone()];
         if let Some(tls) = &options.tls {
-            for (from, name) in [(&tls.ca, "ca.pem"), (&tls.cert, "cert.pem"), (&tls.key, "key.pem")] {
+            for (_, name, from) in tls.files() {
                 let to = home.path.join(name);
                 fs::copy(from, &to).with_context(|| format!("copying {}", from.display()))?;
                 fs::set_permissions(&to, Permissions::from_mode(0o600))?;
@@ -179,7 +189,7 @@ impl Home {
     }
 }
 
-fn arguments(bin: &Path, home: &Home, port: u16, socket: &Path, tls: bool) -> Vec<String> {
+fn arguments(bin: &Path, home: &Home, port: u16, socket: &Path, tls: Option<&TlsFiles>) -> Vec<String> {
     let mut args: Vec<String> = ["--net=host", "--copy-up=/etc", "--pidns"].map(str::to_owned).into();
     args.push(format!("--state-dir={}", text(&home.path.join("rootlesskit"))));
     args.push(text(&bin.join("buildkitd")));
@@ -187,10 +197,8 @@ fn arguments(bin: &Path, home: &Home, port: u16, socket: &Path, tls: bool) -> Ve
     args.extend(["--config".to_owned(), text(&home.config), "--root".to_owned(), text(&home.state)]);
     args.extend(["--addr".to_owned(), format!("unix://{}", text(socket))]);
     args.extend(["--addr".to_owned(), format!("tcp://127.0.0.1:{port}")]);
-    if tls {
-        for (flag, name) in [("--tlscacert", "ca.pem"), ("--tlscert", "cert.pem"), ("--tlskey", "key.pem")] {
-            args.extend([flag.to_owned(), text(&home.path.join(name))]);
-        }
+    for (flag, name, _) in tls.into_iter().flat_map(TlsFiles::files) {
+        args.extend([flag.to_owned(), text(&home.path.join(name))]);
     }
     args
 }

@@ -227,6 +227,11 @@ impl Gitea {
         }
     }
 
+    /// Where it keeps everything, whoever started it.
+    pub(crate) fn folder(&self) -> &Path {
+        self.peer.log_path().parent().unwrap_or(Path::new("/"))
+    }
+
     fn request(&self, method: &str, path: &str, body: Option<Value>) -> Result<reqwest::RequestBuilder> {
         let method = Method::from_bytes(method.as_bytes())?;
         let url = format!("{}/api/v1{path}", self.base_url());

@@ -1,7 +1,8 @@
 //! The OCI registry, and the base image in it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -15,6 +16,8 @@ use crate::template::fill;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const BASE: &str = "base/busybox";
+/// How long the garbage of a small registry may take on a busy machine.
+const COLLECTED: Duration = Duration::from_secs(60);
 /// The tag of every image that is there from the start.
 const BASE_TAG: &str = "1";
 
@@ -23,6 +26,14 @@ const BASE_TAG: &str = "1";
 pub struct Registry {
     peer: Peer,
     site: Site,
+    /// What this process started it from.
+    own: Option<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    program: PathBuf,
+    config: PathBuf,
 }
 
 impl Registry {
@@ -38,8 +49,9 @@ impl Registry {
         let values = values.each_ref().map(|(name, value)| (*name, value.as_str()));
         fs::write(&config, fill(include_str!("../config/registry.yaml"), &values)?)
             .context("writing the configuration of the registry")?;
+        let program = cache.folder(Product::Registry).join("registry");
         let launch = Launch {
-            program: cache.folder(Product::Registry).join("registry"),
+            program: program.clone(),
             args: vec!["serve".to_owned(), config.to_string_lossy().into_owned()],
             env: vec![("OTEL_TRACES_EXPORTER".to_owned(), "none".to_owned())],
             folder: folder.to_owned(),
@@ -48,14 +60,49 @@ impl Registry {
         };
         let ready = Ready::Http(format!("http://{}/v2/", site.socket()));
         let peer = Peer::start("registry", launch, ready, folder.join("registry.log")).await?;
-        let registry = Self { peer, site };
+        let registry = Self { peer, site, own: Some(Own { program, config }) };
         registry.push_busybox(&cache.folder(Product::Busybox)).await.context("pushing the base image")?;
         Ok(registry)
     }
 
     /// One that runs already.
     pub(crate) fn attached(peer: Peer, site: Site) -> Self {
-        Self { peer, site }
+        Self { peer, site, own: None }
+    }
+
+    /// Stops it and starts it again so that it takes no push, as registries are during their garbage collection.
+    ///
+    /// # Errors
+    /// When it is another process's, or does not come back.
+    pub async fn make_read_only(&self) -> Result<()> {
+        let config = &self.own()?.config;
+        let text = fs::read_to_string(config)?;
+        let read_only =
+            text.replace("storage:\n", "storage:\n  maintenance: { readonly: { enabled: true } }\n");
+        ensure!(read_only != text, "its configuration has no storage");
+        self.peer.stop().await?;
+        fs::write(config, read_only)?;
+        self.peer.start_again().await
+    }
+
+    /// Stops it, removes what no tag leads to, as its operators do at night, and starts it again.
+    ///
+    /// # Errors
+    /// When it is another process's, cannot be swept, or does not come back.
+    pub async fn collect_garbage(&self) -> Result<()> {
+        let own = self.own()?;
+        self.peer.stop().await?;
+        let mut collect = tokio::process::Command::new(&own.program);
+        collect.args(["garbage-collect", "--delete-untagged"]).arg(&own.config).kill_on_drop(true);
+        collect.env("OTEL_TRACES_EXPORTER", "none");
+        let output =
+            tokio::time::timeout(COLLECTED, collect.output()).await.context("collecting hangs")??;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self.peer.start_again().await
+    }
+
+    fn own(&self) -> Result<&Own> {
+        self.own.as_ref().context("the registry is another process's")
     }
 
     /// The process.
@@ -163,6 +210,16 @@ impl Registry {
         let manifest = manifest.to_string().into_bytes();
         let digest = digest(&manifest);
         self.push_manifest(repository, BASE_TAG, manifest).await?;
+        Ok(digest)
+    }
+
+    /// Pushes a blob as anybody who may write to the registry can, and returns its digest.
+    ///
+    /// # Errors
+    /// When the registry does not answer, or refuses.
+    pub async fn put_blob(&self, repository: &str, blob: Vec<u8>) -> Result<String> {
+        let digest = digest(&blob);
+        self.push_blob(repository, None, &digest, blob).await?;
         Ok(digest)
     }
 

@@ -1,4 +1,4 @@
-//! Certificates for a builder that wants mutual TLS.
+//! Certificates for a builder that speaks TLS.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,13 @@ impl MutualTls {
     /// The daemon's side, for [`crate::BuildkitOptions`].
     #[must_use]
     pub fn server(&self) -> TlsFiles {
-        TlsFiles { ca: self.ca.clone(), cert: self.server_cert.clone(), key: self.server_key.clone() }
+        TlsFiles { ca: Some(self.ca.clone()), ..self.one_way() }
+    }
+
+    /// The side of a daemon that shows a certificate and asks nobody for one.
+    #[must_use]
+    pub fn one_way(&self) -> TlsFiles {
+        TlsFiles { ca: None, cert: self.server_cert.clone(), key: self.server_key.clone() }
     }
 }
 

@@ -7,8 +7,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use fabrique_declarations::Contract;
 use fabrique_kubernetes::Finding;
 use fabrique_kubernetes::network::{AllowList, Egress, HostName, Peers, cilium, policies};
+use fabrique_kubernetes::secrets::{Account, rbac};
+use fabrique_operator::secrets::derivations;
 use ipnet::IpNet;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -107,6 +110,11 @@ pub fn files() -> Result<Vec<File>> {
             "server.conf and tests/bed/config/nats.conf",
             bus_configuration()?,
         ),
+        manifest(
+            "components/secrets/rbac.example.yaml",
+            "docs/contract.yaml.example",
+            yaml(&rights_of_the_example()?)?,
+        ),
     ])
 }
 
@@ -179,6 +187,14 @@ fn squid(list: &AllowList) -> String {
         let _ = writeln!(text, "http_access allow hosts_{port} port_{port} !inside");
     }
     text
+}
+
+/// What deriving the secrets of the documented contract takes.
+fn rights_of_the_example() -> Result<Vec<Value>> {
+    let text = read_text(&manifests::repository().join("docs/contract.yaml.example"))?;
+    let contract = Contract::parse("contract.yaml", text.as_bytes()).map(Some);
+    let derivations = derivations(&contract, None)?;
+    Ok(rbac(&derivations, Account { namespace: OWN_NAMESPACE, name: "secrets" }))
 }
 
 /// The bus's own settings, and the users with the rights that every test runs with. One file, because a variable of

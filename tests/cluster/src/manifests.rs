@@ -1,18 +1,16 @@
 //! Overlays and components, rendered.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use fabrique_bed::install::{self, Cache, Product};
+use anyhow::Result;
+use fabrique_bed::kustomize_build;
 use serde_json::Value;
-use tokio::process::Command;
 
 /// Every overlay.
 pub const OVERLAYS: [&str; 2] = ["bench", "ha"];
 /// Every component.
-pub const COMPONENTS: [&str; 6] = ["cilium", "egress-proxy", "nats", "plain", "servicemonitor", "warm-pool"];
+pub const COMPONENTS: [&str; 8] =
+    ["argocd", "cilium", "egress-proxy", "nats", "plain", "secrets", "servicemonitor", "warm-pool"];
 /// What overlays say instead of fabrique's image.
 pub const IMAGE: &str = concat!(
     "registry:80/fabrique@sha256:",
@@ -23,9 +21,6 @@ pub const BUILDER_IMAGE: &str = concat!(
     "registry:80/fabrique/builder@sha256:",
     "0000000000000000000000000000000000000000000000000000000000000000"
 );
-
-/// How long rendering may take on a busy machine.
-const LONGEST: Duration = Duration::from_secs(60);
 
 /// The folder `k8s`.
 #[must_use]
@@ -45,7 +40,7 @@ pub fn repository() -> PathBuf {
 /// # Errors
 /// When kustomize refuses it, with what it said.
 pub async fn overlay(name: &str) -> Result<String> {
-    kustomize(&root().join("overlays").join(name)).await
+    kustomize_build(&root().join("overlays").join(name)).await
 }
 
 /// The base with components on top, as one YAML stream. What a component leaves to the overlay, the images, is put in.
@@ -68,7 +63,34 @@ pub async fn base_with(components: &[&str]) -> Result<String> {
         "images": images,
     });
     std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string())?;
-    kustomize(folder.path()).await
+    kustomize_build(folder.path()).await
+}
+
+/// Argo CD's own configuration, of which `bare` are the settings, with the component for the health of Applications on
+/// top, as one YAML stream.
+///
+/// # Errors
+/// When kustomize refuses it, with what it said.
+pub async fn argocd_cm(bare: &serde_json::Value) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let there = relative(folder.path(), &root())?;
+    let kustomization = serde_json::json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["argocd-cm.yaml"],
+        "components": [format!("{there}/components/argocd/health")],
+    });
+    let own = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "argocd-cm", "namespace": "argocd", "labels": { "app.kubernetes.io/part-of": "argocd" },
+        },
+        "data": bare,
+    });
+    std::fs::write(folder.path().join("kustomization.yaml"), kustomization.to_string())?;
+    std::fs::write(folder.path().join("argocd-cm.yaml"), own.to_string())?;
+    kustomize_build(folder.path()).await
 }
 
 /// The documents of a YAML stream.
@@ -86,18 +108,4 @@ fn relative(from: &Path, to: &Path) -> Result<String> {
     let up = "../".repeat(from.components().count() - 1);
     let down = to.strip_prefix("/")?;
     Ok(format!("{up}{}", down.display()))
-}
-
-async fn kustomize(folder: &Path) -> Result<String> {
-    let cache = Cache::open()?;
-    let preparing = cache.clone();
-    tokio::task::spawn_blocking(move || install::ensure(&preparing, &[Product::Kustomize])).await??;
-    let mut command = Command::new(cache.folder(Product::Kustomize).join("kustomize"));
-    command.arg("build").arg(folder).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(LONGEST, command.output()).await.context("kustomize hangs")??;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "kustomize build {}: {told}", folder.display());
-    // It warns of what a later version refuses.
-    ensure!(told.trim().is_empty(), "kustomize build {} warns: {told}", folder.display());
-    Ok(String::from_utf8(output.stdout)?)
 }

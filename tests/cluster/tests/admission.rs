@@ -235,12 +235,19 @@ refused_policies! {
     every_port("means every port"): json!({ "podSelector": {}, "egress": [{ "to": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }] }] });
     the_port_of_nats("never reach NATS"): on_ports(&json!([{ "port": 443 }, { "port": 4222 }]));
     a_range_with_the_port_of_nats("never reach NATS"): on_ports(&json!([{ "port": 4000, "endPort": 5000 }]));
+    a_range_of_ports("named by itself"): on_ports(&json!([{ "port": 8000, "endPort": 8001 }]));
     a_port_by_name("a port is a number"): on_ports(&json!([{ "port": "nats" }]));
     a_protocol_without_a_port("a port is a number"): on_ports(&json!([{ "protocol": "TCP" }]));
     every_pod_of_the_cluster("the whole cluster"): json!({ "podSelector": {}, "egress": [{
         "to": [{ "namespaceSelector": {} }], "ports": [{ "port": 443 }] }] });
     other_builders("the whole cluster"): json!({ "podSelector": {}, "egress": [{
         "to": [{ "podSelector": {} }], "ports": [{ "port": 1234 }] }] });
+    pods_without_a_label("labels that they have"): json!({ "podSelector": {}, "egress": [{
+        "to": [{ "namespaceSelector": { "matchLabels": { "a": "b" } }, "podSelector": { "matchExpressions": [{ "key": "a", "operator": "DoesNotExist" }] } }],
+        "ports": [{ "port": 443 }] }] });
+    pods_with_another_label("labels that they have"): json!({ "podSelector": {}, "egress": [{
+        "to": [{ "namespaceSelector": { "matchLabels": { "a": "b" } }, "podSelector": { "matchExpressions": [{ "key": "a", "operator": "NotIn", "values": ["b"] }] } }],
+        "ports": [{ "port": 443 }] }] });
     a_way_in_by_another_port("port 1234 only"): json!({ "podSelector": {}, "ingress": [{
         "from": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }], "ports": [{ "port": 22 }] }] });
 }

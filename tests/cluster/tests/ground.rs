@@ -1,12 +1,17 @@
 //! The cluster with everything of the bench's overlay that is no workload: namespaces, accounts, rights, admission
 //! and network policies.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::Duration;
 
 use fabrique_bed::{Cluster, wait_until};
 use fabrique_cluster_tests::manifests::{self, BUILDER_IMAGE};
+use fabrique_cluster_tests::turn;
 use fabrique_core::id::TrustDomain;
-use fabrique_kubernetes::config::{Bytes, Isolation, Settings};
+use fabrique_core::time::Timestamp;
+use fabrique_kubernetes::config::{Bytes, Isolation, Resources, Settings};
 use fabrique_kubernetes::pod::{CONFIG_MAP, PodPlan, builder_pod, config_files, generation};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DynamicObject, PostParams};
@@ -28,6 +33,28 @@ pub(crate) struct Ground {
     pub(crate) cluster: &'static Cluster,
 }
 
+/// The network policies of the bench's overlay, for a test that takes some away. They are made again when this is
+/// dropped, however the test went: the others rely on them.
+pub(crate) struct Policies {
+    ground: Ground,
+    all: String,
+}
+
+impl Policies {
+    pub(crate) async fn of(ground: Ground) -> Self {
+        let bench = ground.bench().await.into_iter();
+        let policies: Vec<Value> = bench.filter(|document| kind(document) == "NetworkPolicy").collect();
+        let all = json!({ "apiVersion": "v1", "kind": "List", "items": policies }).to_string();
+        Self { ground, all }
+    }
+}
+
+impl Drop for Policies {
+    fn drop(&mut self) {
+        self.ground.put_back(&self.all);
+    }
+}
+
 /// To be held by a test that has builder pods: a worker that is installed meanwhile would retire those that are not
 /// its own.
 pub(crate) async fn builders_alone() -> MutexGuard<'static, ()> {
@@ -38,19 +65,27 @@ pub(crate) async fn builders_alone() -> MutexGuard<'static, ()> {
 /// The cluster that all tests share, prepared once.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so where its output is captured")]
 pub(crate) async fn ground() -> Option<Ground> {
-    static PREPARED: OnceCell<()> = OnceCell::const_new();
+    static PREPARED: OnceCell<File> = OnceCell::const_new();
     if let Err(obstacle) = Cluster::possible() {
         assert!(std::env::var_os("FABRIQUE_STRICT").is_none(), "no cluster here: {obstacle}");
         println!("SKIP: {obstacle}");
         return None;
     }
     let ground = Ground { cluster: Cluster::shared().await };
-    PREPARED.get_or_init(|| ground.prepare()).await;
+    let prepare = async || {
+        let turn = turn::take().await.unwrap();
+        ground.prepare().await;
+        turn
+    };
+    PREPARED.get_or_init(prepare).await;
     Some(ground)
 }
 
 impl Ground {
     async fn prepare(self) {
+        // A cluster that stays may have an installation, whose worker would retire builders that are not its own.
+        let away = ["delete", "deployments", "--all", "--namespace=fabrique", "--cascade=foreground"];
+        self.cluster.kubectl(&away).await.unwrap();
         self.apply_bench(|document| !WORKLOADS.contains(&kind(document))).await;
         // Policies count from a moment after they are made.
         let mut refused = self.builder(Isolation::Rootless);
@@ -72,6 +107,17 @@ impl Ground {
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": list });
             self.cluster.apply(&list.to_string()).await.unwrap();
         }
+    }
+
+    /// Makes what a test took away or changed, where nothing can be awaited and nobody told.
+    pub(crate) fn put_back(self, yaml: &str) {
+        let mut apply = self.cluster.kubectl_command().into_std();
+        apply.args(["apply", "--server-side", "--force-conflicts", "--filename=-"]);
+        let Ok(mut child) = apply.stdin(Stdio::piped()).stdout(Stdio::null()).spawn() else { return };
+        if let Some(mut input) = child.stdin.take() {
+            let _ = input.write_all(yaml.as_bytes());
+        }
+        let _ = child.wait();
     }
 
     /// The bench's overlay with the builder's image filled in.
@@ -109,7 +155,8 @@ impl Ground {
             isolation,
             seat,
             trust: &TrustDomain::parse("atlas").unwrap(),
-            memory: Bytes::mebi(512),
+            resources: Resources { memory: Bytes::mebi(512), ..settings.resources },
+            avoid: &[],
             secret: &format!("builder-{seat}-tls"),
             owner: OwnerReference {
                 api_version: "v1".into(),
@@ -118,6 +165,8 @@ impl Ground {
                 uid: owner.into(),
                 ..Default::default()
             },
+            since: Timestamp(0),
+            reason: "it is configured",
         };
         let generation = generation(settings, isolation, &config_files(settings).unwrap());
         serde_json::to_value(builder_pod(&plan, &generation)).unwrap()

@@ -2,46 +2,21 @@
 
 use std::time::Duration;
 
-use fabrique_bed::{Bed, BuildkitOptions, wait_until};
-use fabrique_cluster_tests::manifests;
+use fabrique_bed::wait_until;
+use fabrique_cluster_tests::image;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::ground::{Ground, ground};
-use crate::program::fabrique;
 
-/// Where the cluster's registry is to a builder beside the cluster.
-const REGISTRY: &str = "198.18.0.2:80";
 const LONGEST: Duration = Duration::from_mins(5);
 
 /// The image by digest, as pods name it. Built once.
 pub(crate) async fn image(ground: Ground) -> &'static str {
     static IMAGE: OnceCell<String> = OnceCell::const_new();
-    IMAGE.get_or_init(|| build(ground)).await
-}
-
-async fn build(ground: Ground) -> String {
-    let options = BuildkitOptions {
-        extra_toml: format!("[registry.\"{REGISTRY}\"]\n  http = true\n"),
-        ..BuildkitOptions::default()
-    };
-    let bed = Bed::builder().buildkit_with(options).start().await.unwrap();
-    let context = tempfile::tempdir().unwrap();
-    std::fs::copy(fabrique().await, context.path().join("fabrique")).unwrap();
-    let metadata = context.path().join("metadata.json");
-    let base = ground.cluster.images().debian.replacen("registry:80", REGISTRY, 1);
-
-    let mut build = bed.buildkit(0).buildctl();
-    build.args(["build", "--frontend=dockerfile.v0", "--opt=target=prebuilt"]);
-    build.arg(format!("--opt=build-arg:RUNTIME_BASE={base}"));
-    build.arg(format!("--local=dockerfile={}", manifests::repository().display()));
-    build.arg(format!("--local=context={}", context.path().display()));
-    build.arg(format!("--output=type=image,name={REGISTRY}/manifests-test/fabrique,push=true"));
-    build.arg("--metadata-file").arg(&metadata);
-    let output = tokio::time::timeout(LONGEST, build.output()).await.expect("the build hangs").unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&std::fs::read(metadata).unwrap()).unwrap();
-    format!("registry:80/manifests-test/fabrique@{}", metadata["containerimage.digest"].as_str().unwrap())
+    IMAGE
+        .get_or_init(async || image::push(ground.cluster, "manifests-test/fabrique", None).await.unwrap())
+        .await
 }
 
 #[tokio::test]

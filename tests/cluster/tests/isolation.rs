@@ -7,27 +7,22 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use fabrique_bed::{Cluster, wait_until};
+use fabrique_bed::{Cluster, Doors as Listening, wait_until};
 use fabrique_core::time::Timestamp;
 use fabrique_kubernetes::config::Isolation;
 use fabrique_kubernetes::pki::{BuilderCa, CA_FILE, CERT_FILE, KEY_FILE};
 use fabrique_kubernetes::pod::{CONFIG_MAP, DAEMON_PORT, config_files, pod_name};
 use secrecy::ExposeSecret as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::ground::{BUILDS, Ground, SOON, builders_alone, ground, kind};
+use crate::doors::{self, Doors, address, expected, get, knocked, ready};
+use crate::ground::{BUILDS, Ground, Policies, SOON, builders_alone, ground};
 
-/// Images are pulled, and two daemons started, on a machine that may be busy.
-const LATER: Duration = Duration::from_secs(180);
-const METADATA: &str = "169.254.169.254";
 /// The namespace of whoever is neither a builder nor ours.
 const OTHERS: &str = "isolation";
 /// The seats of this test's builders, above those of any pool.
 const SEATS: [(u16, Isolation); 2] = [(901, Isolation::Userns), (902, Isolation::Rootless)];
-
-/// A door, and whether it is to be open while the policies are in force.
-type Doors = Vec<(String, u16, bool)>;
 
 /// One test, because it takes the policies away for a moment.
 #[tokio::test]
@@ -40,14 +35,14 @@ async fn builders_reach_dns_gitea_registry_and_listed_hosts_and_only_workers_rea
     cluster.kubectl(&["create", "namespace", OTHERS]).await.unwrap();
     let builders = start_builders(ground).await;
     let stranger = start_stranger(cluster).await;
-    let _outside = listen_outside(cluster);
+    let world = ["198.19.255.10:443", "198.19.255.10:8443", "198.19.255.11:443"];
+    let _listening = Listening::open(cluster, OTHERS, &world).await.unwrap();
     let _caller = TcpListener::bind((Ipv4Addr::new(198, 18, 0, 254), 8443)).await.unwrap();
-    serve_metadata(cluster).await;
     let daemon = builders[0].address;
 
     for (number, builder) in builders.iter().enumerate() {
         let doors = doors(cluster, &builder.node, builders[1 - number].address, stranger);
-        let answers = knocked(cluster, BUILDS, &builder.name, &doors).await;
+        let answers = knocked(cluster, BUILDS, &builder.name, &doors).await.unwrap();
         assert_eq!(answers, expected(&doors), "{} on {}, with the policies", builder.name, builder.node);
     }
     way_in(daemon, false).await;
@@ -57,10 +52,11 @@ async fn builders_reach_dns_gitea_registry_and_listed_hosts_and_only_workers_rea
     let builder = &builders[0];
     let doors = doors(cluster, &builder.node, builders[1].address, stranger);
     let all_open: BTreeMap<String, bool> = expected(&doors).into_keys().map(|door| (door, true)).collect();
+    let policies = Policies::of(ground).await;
     cluster.kubectl(&["delete", "networkpolicies", "--all", "--namespace", BUILDS]).await.unwrap();
     let without = until(cluster, &builder.name, &doors, &all_open).await;
     let way_in_without = way_in(daemon, true).await;
-    ground.apply_bench(|document| kind(document) == "NetworkPolicy").await;
+    drop(policies);
     let again = until(cluster, &builder.name, &doors, &expected(&doors)).await;
     let way_in_again = way_in(daemon, false).await;
     end(cluster).await;
@@ -93,24 +89,10 @@ fn own_doors(daemon: IpAddr, builds: bool) -> Doors {
 /// What a pod with the labels of one of our roles reaches, once its policies are in force.
 async fn own_pod(cluster: &Cluster, role: &str, daemon: IpAddr) -> BTreeMap<String, bool> {
     let name = format!("isolation-{role}");
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": name, "namespace": "fabrique", "labels": { "app.kubernetes.io/component": role } },
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": false,
-            "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
-            "containers": [{
-                "name": "main", "image": cluster.images().debian, "command": ["sleep", "infinity"],
-                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-            }],
-        },
-    });
-    cluster.apply(&pod.to_string()).await.unwrap();
-    ready(cluster, "fabrique", &name).await;
+    let labels = json!({ "app.kubernetes.io/component": role });
+    doors::start_pod(cluster, "fabrique", &name, &labels).await;
     let doors = own_doors(daemon, role == "worker");
-    let wanted = expected(&doors);
-    let answers = until_in(cluster, "fabrique", &name, &doors, &wanted).await;
+    let answers = doors::until(cluster, "fabrique", &name, &doors, &expected(&doors)).await;
     cluster.kubectl(&["delete", "pod", "--namespace=fabrique", "--now", &name]).await.unwrap();
     answers
 }
@@ -134,7 +116,7 @@ fn doors(cluster: &Cluster, node: &str, other: IpAddr, stranger: IpAddr) -> Door
         at("198.18.0.11", 2379, false),
         at("198.18.0.11", 10250, false),
         at(own, 10250, false),
-        at(METADATA, 80, false),
+        at("169.254.169.254", 80, false),
         // The bus, for clients and for who watches it.
         at("nats", 4222, false),
         at("198.18.0.4", 8222, false),
@@ -145,53 +127,13 @@ fn doors(cluster: &Cluster, node: &str, other: IpAddr, stranger: IpAddr) -> Door
     ]
 }
 
-fn expected(doors: &Doors) -> BTreeMap<String, bool> {
-    doors.iter().map(|(host, port, open)| (format!("{host}:{port}"), *open)).collect()
-}
-
-/// Knocks at all doors at once, from inside a pod.
-async fn knocked(cluster: &Cluster, namespace: &str, pod: &str, doors: &Doors) -> BTreeMap<String, bool> {
-    let script = r#"for door; do
-  { if timeout 3 bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0##*:}"' "$door" 2>/dev/null; then echo "$door open"; else echo "$door closed"; fi; } &
-done
-wait"#;
-    let doors: Vec<String> = doors.iter().map(|(host, port, _)| format!("{host}:{port}")).collect();
-    let mut args = vec!["exec", "--namespace", namespace, pod, "--", "bash", "-c", script, "knock"];
-    args.extend(doors.iter().map(String::as_str));
-    let told = cluster.kubectl(&args).await.unwrap();
-    let answer = |line: &str| line.split_once(' ').map(|(door, word)| (door.to_owned(), word == "open"));
-    told.lines().filter_map(answer).collect()
-}
-
 async fn until(
     cluster: &Cluster,
     builder: &str,
     doors: &Doors,
     wanted: &BTreeMap<String, bool>,
 ) -> BTreeMap<String, bool> {
-    until_in(cluster, BUILDS, builder, doors, wanted).await
-}
-
-/// Knocks until the answers are `wanted`, and returns the last ones.
-async fn until_in(
-    cluster: &Cluster,
-    namespace: &str,
-    pod: &str,
-    doors: &Doors,
-    wanted: &BTreeMap<String, bool>,
-) -> BTreeMap<String, bool> {
-    let mut last = BTreeMap::new();
-    let knocking = async {
-        loop {
-            last = knocked(cluster, namespace, pod, doors).await;
-            if last == *wanted {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    };
-    let _ = tokio::time::timeout(SOON, knocking).await;
-    last
+    doors::until(cluster, BUILDS, builder, doors, wanted).await
 }
 
 async fn connects(address: SocketAddr) -> bool {
@@ -250,32 +192,6 @@ async fn start_builders(ground: Ground) -> Vec<Builder> {
     builders
 }
 
-async fn get(cluster: &Cluster, namespace: &str, kind: &str, name: &str) -> Option<Value> {
-    let args = ["get", kind, name, "--namespace", namespace, "--output=json"];
-    serde_json::from_str(&cluster.kubectl(&args).await.ok()?).ok()
-}
-
-async fn ready(cluster: &Cluster, namespace: &str, name: &str) -> Value {
-    let what = format!("pod {name} to be ready");
-    let ready = wait_until(&what, LATER, || async {
-        let pod = get(cluster, namespace, "pod", name).await?;
-        let conditions = pod["status"]["conditions"].as_array()?;
-        let ready = conditions.iter().any(|is| is["type"] == "Ready" && is["status"] == "True");
-        ready.then_some(pod)
-    });
-    match ready.await {
-        Ok(pod) => pod,
-        Err(error) => {
-            let pod = get(cluster, namespace, "pod", name).await.unwrap_or_default();
-            panic!("{error}: {:#}", pod["status"]);
-        }
-    }
-}
-
-fn address(pod: &Value) -> IpAddr {
-    pod["status"]["podIP"].as_str().unwrap().parse().unwrap()
-}
-
 /// A pod of somebody else that serves on port 8080.
 async fn start_stranger(cluster: &Cluster) -> IpAddr {
     let pod = json!({
@@ -287,49 +203,6 @@ async fn start_stranger(cluster: &Cluster) -> IpAddr {
     });
     cluster.apply(&pod.to_string()).await.unwrap();
     address(&ready(cluster, OTHERS, "stranger").await)
-}
-
-/// Listens where the world begins. Ends with what is returned.
-fn listen_outside(cluster: &Cluster) -> tokio::process::Child {
-    let program = "
-import select, socket, sys
-doors = [socket.create_server((host, int(port))) for host, port in (door.split(':') for door in sys.argv[1:])]
-while True:
-    for door in select.select(doors, [], [])[0]:
-        door.accept()[0].close()
-";
-    let mut command = cluster.outside_command().unwrap();
-    command.args(["python3", "-c", program, "198.19.255.10:443", "198.19.255.10:8443", "198.19.255.11:443"]);
-    command.stdin(std::process::Stdio::null()).spawn().unwrap()
-}
-
-/// Gives both workers' nodes the address at which clouds serve metadata, credentials among it: who runs it.
-async fn serve_metadata(cluster: &Cluster) {
-    let script = format!(
-        "ip addr add {METADATA}/32 dev lo; trap 'ip addr del {METADATA}/32 dev lo; exit' TERM; \
-         httpd -f -p {METADATA}:80 & wait"
-    );
-    let workers = cluster.nodes().into_iter().filter(|node| node.starts_with("worker"));
-    let names: Vec<String> = workers.map(|node| format!("metadata-{node}")).collect();
-    for name in &names {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": OTHERS },
-            "spec": {
-                "hostNetwork": true,
-                "nodeName": name.strip_prefix("metadata-"),
-                "terminationGracePeriodSeconds": 5,
-                "containers": [{
-                    "name": "main", "image": cluster.images().busybox, "command": ["sh", "-c", script],
-                    "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
-                    "readinessProbe": { "tcpSocket": { "host": METADATA, "port": 80 }, "periodSeconds": 1 },
-                }],
-            },
-        });
-        cluster.apply(&pod.to_string()).await.unwrap();
-    }
-    for name in &names {
-        ready(cluster, OTHERS, name).await;
-    }
 }
 
 async fn end(cluster: &Cluster) {

@@ -3,13 +3,21 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test's helpers fail the test")]
 
 mod admission;
+mod air_gap;
+mod applications;
+mod bus;
 mod cilium;
 mod committed;
+mod doors;
 mod ground;
+mod health;
 mod image;
 mod installed;
 mod isolation;
 mod program;
+mod project;
+mod provided;
 mod rendered;
 mod restricted;
 mod rights;
+mod validated;

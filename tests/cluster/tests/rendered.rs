@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fabrique_cluster_tests::manifests::{self, BUILDER_IMAGE, COMPONENTS, IMAGE, OVERLAYS};
 use fabrique_kubernetes::config::Settings;
-use fabrique_kubernetes::network::findings_in;
+use fabrique_kubernetes::network::{BUILDERS_NAMESPACE, findings_in};
 use serde_json::Value;
 
 use crate::ground::kind;
@@ -70,7 +70,10 @@ async fn the_bench_names_its_two_images_where_they_are_filled_in() {
 async fn no_policy_that_is_installed_opens_the_world() {
     for (name, documents) in all().await {
         let policies = documents.iter().filter(|document| kind(document).ends_with("NetworkPolicy"));
-        let found: Vec<String> = policies.flat_map(findings_in).map(|finding| finding.to_string()).collect();
+        let found: Vec<String> = policies
+            .flat_map(|policy| findings_in(policy, BUILDERS_NAMESPACE))
+            .map(|finding| finding.to_string())
+            .collect();
         assert!(found.is_empty(), "{name}: {found:#?}");
     }
 }
@@ -86,7 +89,8 @@ async fn every_pod_of_ours_is_bounded_probed_and_ends_gently() {
                 spec["terminationGracePeriodSeconds"].as_u64().is_some_and(|seconds| seconds >= 10),
                 "{place}"
             );
-            assert_eq!(spec["automountServiceAccountToken"], owner == "Deployment worker", "{place}");
+            let asks_the_api = ["Deployment worker", "CronJob secrets"].contains(&owner.as_str());
+            assert_eq!(spec["automountServiceAccountToken"], asks_the_api, "{place}");
             for container in list(spec, "/containers") {
                 let security = &container["securityContext"];
                 assert_eq!(security["readOnlyRootFilesystem"], true, "{place}");

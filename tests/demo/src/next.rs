@@ -73,10 +73,10 @@ Everything stays up until Ctrl-C. In another terminal:
                 follow() {{ git push -q && fabrique timeline {APP} --revision $(git rev-parse HEAD) \\
                              --pushed-at $(date -u +%FT%T.%3NZ) --wait 1m; }}
 
-  push again    date > message && git commit -qam 'Another day' && follow
+  push again    cd {clone} && date > message && git commit -qam 'Another day' && follow
   ask           fabrique why {APP}     also: status, builds, logs {APP}, tail, doctor
-  break it      echo 'RUN false' >> Dockerfile && git commit -qam 'Break it' && follow
-  mend it       sed -i '$d' Dockerfile && date > message && git commit -qam 'Mend it' && follow
+  break it      cd {clone} && echo 'RUN false' >> Dockerfile && git commit -qam 'Break it' && follow
+  mend it       cd {clone} && sed -i '$d' Dockerfile && date > message && git commit -qam 'Mend it' && follow
   lose a push   type n and Enter here to stop NATS, push, and n again: Gitea's webhook is refused and not
                 repeated, but the reconciler (here every {SWEEP}) finds the push
   look around   {gitea}/atlas/{APP}

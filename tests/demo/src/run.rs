@@ -33,6 +33,8 @@ const SERVERS: [Product; 7] = [
 pub(crate) struct Steps {
     pub(crate) screen: Screen,
     pub(crate) interrupt: CancellationToken,
+    /// When the demo was started.
+    pub(crate) begun: Instant,
 }
 
 impl Steps {
@@ -81,12 +83,13 @@ impl Steps {
 
 /// The whole demo. With `stays` it remains up until it is interrupted.
 pub(crate) async fn run(screen: Screen, base: Option<&str>, stays: bool) -> Result<(), Stopped> {
+    let begun = Instant::now();
     let fabrique = binary().map_err(|error| Stopped::failed("binary", error))?;
     screen.heading("fabrique: a push to a real Gitea becomes a digest on cluster/apps")?;
     prepare(screen).await?;
     // From here on there is something to stop; before, Ctrl-C ends builds and demo alike by itself.
     let interrupt = interruption().map_err(|error| Stopped::failed("signals", error))?;
-    let steps = Steps { screen, interrupt };
+    let steps = Steps { screen, interrupt, begun };
     let settings = Settings { sweep_every: SWEEP.to_owned(), ..Settings::default() };
     let stage = steps.step("servers", Stage::builder().settings(settings).start(fabrique), |_| {
         "Gitea, NATS JetStream, a registry, rootless BuildKit".to_owned()
@@ -108,6 +111,7 @@ async fn play(steps: &Steps, stage: &Stage, base: Option<&str>, stays: bool) -> 
         "`fabrique all`: receiver, worker and reconciler in one process".to_owned()
     });
     let fabrique = started.await?;
+    steps.screen.did("ready", "started, and waiting for a push", steps.begun.elapsed())?;
     let told = Box::pin(tell(steps, stage, base, stays)).await;
     let told = match told {
         Err(stopped) => Err(stopped.with_evidence(stage, &fabrique, story::APP).await),

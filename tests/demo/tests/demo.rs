@@ -1,6 +1,12 @@
 //! The demo, run as people and CI run it.
 
-#![expect(clippy::unwrap_used, reason = "in the helpers of tests, where a panic is the report")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail the test, and show what they measured"
+)]
+
+mod next;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

@@ -24,6 +24,8 @@ pub struct AppOptions {
     pub deployed: bool,
     /// Whether the manifests are copied from the overlay, or kept in `cluster/apps`.
     pub overlay: bool,
+    /// Whether the registration names the places of the image; else the overlay's placeholders are the places.
+    pub bindings: bool,
     /// The globs that ask for a build; everything below the context when empty.
     pub watch: Vec<String>,
     /// Lines that are added to the `build:` mapping: `args: { A: b }`.
@@ -43,6 +45,7 @@ impl AppOptions {
             context: ".".to_owned(),
             deployed: true,
             overlay: true,
+            bindings: true,
             watch: Vec::new(),
             build: Vec::new(),
             hook: true,
@@ -195,6 +198,9 @@ impl SampleApp {
         if self.options.overlay {
             let path = self.path("deploy/overlays/prod");
             writeln!(text, "      infra: {{ from: head, repo: atlas/{repo}, path: {path} }}")?;
+        }
+        if !self.options.bindings {
+            return Ok(text);
         }
         writeln!(text, "      bindings:")?;
         let digest = format!("images[name={}].digest", self.image);

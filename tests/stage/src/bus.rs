@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::{self, Context};
 use fabrique_bed::wait_until;
@@ -10,7 +11,7 @@ use futures::StreamExt as _;
 use serde_json::Value;
 
 use crate::look::DEPLOYED;
-use crate::stage::Stage;
+use crate::stage::{Fabrique, Stage};
 
 /// How long the server keeps a consumer of ours after the last read.
 const ABANDONED: Duration = Duration::from_secs(5);
@@ -111,6 +112,28 @@ impl Stage {
         }
     }
 
+    /// How many images are recorded.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn recorded(&self) -> Result<u64> {
+        let mut records = self.bus().await?.get_stream("KV_FABRIQUE_RECORDS").await?;
+        Ok(records.info().await?.state.messages)
+    }
+
+    /// Takes everything from the bus and starts it and `fabrique` again, which makes the streams anew at its start.
+    ///
+    /// # Errors
+    /// When one of them does not start, with its log.
+    pub async fn lose_the_bus(&self, fabrique: &Fabrique) -> Result<()> {
+        let nats = self.bed.nats().peer();
+        nats.kill9().await?;
+        std::fs::remove_dir_all(self.bed.folder().join("nats/jetstream")).context("the bus's files")?;
+        nats.start_again().await?;
+        fabrique.peer.kill9().await?;
+        fabrique.peer.start_again().await
+    }
+
     /// The bodies of all events on subjects that match `filter`, like `fabrique.decision.citation`.
     ///
     /// # Errors
@@ -118,6 +141,19 @@ impl Stage {
     pub async fn events(&self, filter: &str) -> Result<Vec<Value>> {
         let bodies = messages(&self.bus().await?, "FABRIQUE_EVENTS", filter.to_owned()).await?;
         bodies.iter().map(|body| Ok(serde_json::from_slice(body)?)).collect()
+    }
+
+    /// The trace of every event, oldest first, by subject: the second part of its `traceparent`.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn traces(&self) -> Result<Vec<(String, String)>> {
+        let events = told(&self.bus().await?, "FABRIQUE_EVENTS", "fabrique.>".to_owned()).await?;
+        let trace = |event: Told| {
+            let parent = event.headers.as_ref()?.get("traceparent")?.as_str().to_owned();
+            Some((event.subject, parent.split('-').nth(1)?.to_owned()))
+        };
+        Ok(events.into_iter().filter_map(trace).collect())
     }
 
     /// Waits for a decision about an app whose reason contains `words`, and returns the reason.
@@ -187,6 +223,18 @@ async fn newest(bus: &Context, stream: &str, subject: &str) -> Result<Option<Val
 
 /// The bodies of what a stream holds now on subjects that match `filter`, oldest first.
 async fn messages(bus: &Context, stream: &str, filter: String) -> Result<Vec<Vec<u8>>> {
+    Ok(told(bus, stream, filter).await?.into_iter().map(|told| told.body).collect())
+}
+
+/// A message of a stream.
+struct Told {
+    subject: String,
+    headers: Option<HeaderMap>,
+    body: Vec<u8>,
+}
+
+/// What a stream holds now on subjects that match `filter`, oldest first.
+async fn told(bus: &Context, stream: &str, filter: String) -> Result<Vec<Told>> {
     let config = pull::Config {
         filter_subject: filter,
         ack_policy: AckPolicy::None,
@@ -195,17 +243,18 @@ async fn messages(bus: &Context, stream: &str, filter: String) -> Result<Vec<Vec
         ..pull::Config::default()
     };
     let consumer = bus.create_consumer_on_stream(config, stream).await?;
-    let mut bodies = Vec::new();
+    let mut told = Vec::new();
     loop {
         // At the end of what there is, the server answers an empty batch instead of waiting.
         let mut batch = consumer.fetch().max_messages(256).messages().await?;
-        let before = bodies.len();
+        let before = told.len();
         while let Some(message) = batch.next().await {
-            let message = message.map_err(|error| anyhow::anyhow!("reading {stream}: {error}"))?;
-            bodies.push(message.payload.to_vec());
+            let message = message.map_err(|error| anyhow::anyhow!("reading {stream}: {error}"))?.message;
+            let (subject, body) = (message.subject.to_string(), message.payload.to_vec());
+            told.push(Told { subject, headers: message.headers, body });
         }
-        if bodies.len() == before {
-            return Ok(bodies);
+        if told.len() == before {
+            return Ok(told);
         }
     }
 }

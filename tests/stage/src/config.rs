@@ -100,7 +100,11 @@ pub(crate) fn write(
     }
     let registry = bed.registry().host();
     writeln!(text, "registry:\n  allowed: [\"{registry}\"]\n  plain_http: [\"{registry}\"]")?;
-    writeln!(text, "buildkit:\n  provenance: {}\n  silence: {}", settings.provenance, settings.silence)?;
+    writeln!(
+        text,
+        "buildkit:\n  provenance: {}\n  timeouts: {{ silence: {} }}",
+        settings.provenance, settings.silence
+    )?;
     if let Some(dir) = &settings.secrets_dir {
         writeln!(text, "  secrets_dir: {}", dir.display())?;
     }

@@ -1,9 +1,7 @@
 //! A webhook delivered by hand, to see its answer: Gitea keeps it to itself.
 
 use anyhow::Result;
-use hmac::{Hmac, KeyInit, Mac};
-use serde_json::{Value, json};
-use sha2::Sha256;
+use fabrique_bed::webhook;
 
 use crate::stage::Stage;
 
@@ -13,24 +11,36 @@ impl Stage {
     /// # Errors
     /// When the receiver does not answer.
     pub async fn deliver_push(&self, repo: &str, before: &str, after: &str) -> Result<(u16, String)> {
-        let payload = json!({
-            "ref": "refs/heads/main", "before": before, "after": after, "repository": { "full_name": repo },
-        });
-        self.deliver(&payload).await
+        let push = webhook::push(repo, "main", before, after);
+        self.deliver(self.hook_secret(), push.to_string().into_bytes()).await
     }
 
-    async fn deliver(&self, payload: &Value) -> Result<(u16, String)> {
-        let body = payload.to_string();
-        let mac = Hmac::<Sha256>::new_from_slice(self.hook_secret().as_bytes())?.chain_update(&body);
-        let client = reqwest::Client::builder().no_proxy().build()?;
-        let request = client
-            .post(self.hook_url())
-            .header("content-type", "application/json")
-            .header("x-gitea-event", "push")
-            .header("x-gitea-delivery", "f6266f16-1bf3-46a5-9ea4-602e06ead473")
-            .header("x-gitea-signature", hex::encode(mac.finalize().into_bytes()))
-            .body(body);
-        let answer = request.send().await?;
-        Ok((answer.status().as_u16(), answer.text().await?))
+    /// The same to any receiver of the stage, for any branch.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn deliver_push_to(
+        &self,
+        url: &str,
+        repo: &str,
+        branch: &str,
+        after: &str,
+    ) -> Result<(u16, String)> {
+        let push = webhook::push(repo, branch, &"0".repeat(40), after);
+        deliver(url, self.hook_secret(), push.to_string().into_bytes()).await
     }
+
+    /// Delivers any body, signed with any secret, as a push. Returns the status and the body of the answer.
+    ///
+    /// # Errors
+    /// When the receiver does not answer.
+    pub async fn deliver(&self, secret: &str, body: Vec<u8>) -> Result<(u16, String)> {
+        deliver(&self.hook_url(), secret, body).await
+    }
+}
+
+async fn deliver(url: &str, secret: &str, body: Vec<u8>) -> Result<(u16, String)> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let answer = webhook::delivery(&client, url, secret, body)?.send().await?;
+    Ok((answer.status().as_u16(), answer.text().await?))
 }

@@ -55,12 +55,29 @@ impl Stage {
         Ok(client()?.get(url).send().await?.error_for_status()?.text().await?)
     }
 
-    /// Deletes a manifest, with all tags on it.
+    /// The manifest with another configuration, which is pushed; the manifest itself is not.
+    ///
+    /// # Errors
+    /// When the registry refuses.
+    pub async fn reconfigured(
+        &self,
+        repository: &str,
+        manifest: &Manifest,
+        config: String,
+    ) -> Result<Manifest> {
+        let mut body = manifest.body.clone();
+        body["config"]["size"] = config.len().into();
+        body["config"]["digest"] =
+            self.bed.registry().put_blob(repository, config.into_bytes()).await?.into();
+        Ok(Manifest { media_type: manifest.media_type.clone(), text: body.to_string(), body })
+    }
+
+    /// Deletes a manifest, with all tags on it, when it is named by its digest; else the tag alone.
     ///
     /// # Errors
     /// When the registry does not have it, or refuses.
-    pub async fn delete_manifest(&self, repository: &str, digest: &str) -> Result<()> {
-        let url = format!("{}/v2/{repository}/manifests/{digest}", self.bed.registry().base_url());
+    pub async fn delete_manifest(&self, repository: &str, reference: &str) -> Result<()> {
+        let url = format!("{}/v2/{repository}/manifests/{reference}", self.bed.registry().base_url());
         client()?.delete(url).send().await?.error_for_status()?;
         Ok(())
     }

@@ -17,15 +17,16 @@ mod outdated;
 mod process;
 mod stage;
 mod tokens;
-mod trap;
 mod writer;
+mod writers;
 
 pub use app::{AppOptions, SampleApp};
 pub use bus::BuildSeen;
 pub use config::Settings;
+pub use fabrique_bed::{Moment, Trap, Veto};
 pub use gate::Gate;
 pub use images::Manifest;
 pub use look::{Composition, Deployment, Status};
 pub use outdated::Outdated;
 pub use stage::{Fabrique, Stage, StageBuilder};
-pub use trap::{Moment, Trap};
+pub use writers::Writers;

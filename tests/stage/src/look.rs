@@ -169,12 +169,35 @@ impl Stage {
     /// # Errors
     /// When Gitea cannot be asked.
     pub async fn status(&self, repo: &str, revision: &str, app: &str) -> Result<Option<Status>> {
+        self.status_of(repo, revision, &format!("fabrique/build/{app}")).await
+    }
+
+    /// Waits until an app's declaration has a status on a revision, and returns it.
+    ///
+    /// # Errors
+    /// When it has none in a minute, with what `fabrique why` says.
+    pub async fn declaration_status(&self, app: &SampleApp, revision: &str) -> Result<Status> {
+        let name = &app.options.name;
+        let context = format!("fabrique/declaration/{name}");
+        let what = format!("the status of the declaration of {name} at {revision}");
+        let reached = wait_until(&what, DEPLOYED, || async {
+            self.status_of(&app.options.repo, revision, &context).await.ok().flatten()
+        });
+        match reached.await {
+            Ok(status) => Ok(status),
+            Err(error) => {
+                let (_, why, _) = self.try_command(&["why", name]).await.unwrap_or_default();
+                Err(error.context(format!("fabrique why {name} says:\n{why}")))
+            }
+        }
+    }
+
+    async fn status_of(&self, repo: &str, revision: &str, context: &str) -> Result<Option<Status>> {
         let gitea = self.bed.gitea();
         let path = format!("/repos/atlas/{repo}/commits/{revision}/status");
         let (_, body) = gitea.api_as(gitea.admin_token(), "GET", &path, None).await?;
-        let context = format!("fabrique/build/{app}");
         let statuses = body["statuses"].as_array().cloned().unwrap_or_default();
-        Ok(statuses.iter().find(|s| s["context"] == context.as_str()).map(|s| Status {
+        Ok(statuses.iter().find(|s| s["context"] == context).map(|s| Status {
             state: s["status"].as_str().unwrap_or_default().to_owned(),
             description: s["description"].as_str().unwrap_or_default().to_owned(),
         }))

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use fabrique_bed::wait_until;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::stage::Fabrique;
 
@@ -16,16 +15,6 @@ impl Fabrique {
     #[must_use]
     pub fn log(&self) -> String {
         self.peer.log_tail(usize::MAX)
-    }
-
-    /// Kills the process itself (SIGKILL) and leaves what it started to the machine, as `kill -9` by a person
-    /// does.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub fn kill9_alone(&self) -> Result<()> {
-        let pid = self.peer.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        kill_process(pid.context("it does not run")?, Signal::KILL).context("killing it")
     }
 
     /// How many lines of its log contain every one of `words`.

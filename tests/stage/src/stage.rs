@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use fabrique_bed::{Bed, GitRepo, Peer, Program, free_port};
+use fabrique_bed::{
+    Bed, BedBuilder, BuildkitOptions, GitRepo, GiteaOptions, Moment, Peer, Program, Queues, TlsFiles, Trap,
+    Veto, free_port,
+};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -43,6 +46,8 @@ pub struct Stage {
 pub struct StageBuilder {
     settings: Settings,
     builders: usize,
+    queues: Queues,
+    tls: Option<TlsFiles>,
 }
 
 impl StageBuilder {
@@ -60,12 +65,30 @@ impl StageBuilder {
         self
     }
 
+    /// With these queues between a push and its webhook, instead of fast ones.
+    #[must_use]
+    pub fn queues(mut self, queues: Queues) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    /// With build daemons that speak TLS with these certificates.
+    #[must_use]
+    pub fn tls(mut self, files: TlsFiles) -> Self {
+        self.tls = Some(files);
+        self
+    }
+
     /// Starts the peers and prepares them.
     ///
     /// # Errors
     /// When a peer does not start, with its log.
     pub async fn start(self, binary: impl Into<PathBuf>) -> Result<Stage> {
-        let bed = Bed::builder().nats().gitea().registry().buildkit(self.builders.max(1)).start().await?;
+        let gitea = GiteaOptions { queues: self.queues, ..GiteaOptions::default() };
+        let bed = Bed::builder().nats().gitea_with(gitea).registry();
+        let daemon = BuildkitOptions { tls: self.tls, ..BuildkitOptions::default() };
+        let daemons = std::iter::repeat_n(daemon, self.builders.max(1));
+        let bed = daemons.fold(bed, BedBuilder::buildkit_with).start().await?;
         bed.gitea().create_org("cluster").await?;
         bed.gitea().create_org("atlas").await?;
         let tokens = tokens(&bed).await?;
@@ -105,7 +128,7 @@ impl Stage {
     /// Where webhook #2 delivers to.
     #[must_use]
     pub fn hook_url(&self) -> String {
-        format!("http://127.0.0.1:{}/webhook", self.receiver_port)
+        hook_url(self.receiver_port)
     }
 
     /// The secret of webhook #2.
@@ -131,7 +154,15 @@ impl Stage {
     /// # Errors
     /// When it is not ready within a minute, with its log.
     pub async fn all(&self) -> Result<Fabrique> {
-        self.spawn("all", &["all"], self.receiver_port, &[]).await
+        self.all_with(&[]).await
+    }
+
+    /// Starts `fabrique all` with more environment.
+    ///
+    /// # Errors
+    /// As [`Stage::all`].
+    pub async fn all_with(&self, env: &[(&str, &str)]) -> Result<Fabrique> {
+        self.spawn("all", &["all"], self.receiver_port, env).await
     }
 
     /// Starts `fabrique worker` alone.
@@ -156,6 +187,16 @@ impl Stage {
     /// As [`Stage::all`].
     pub async fn receiver(&self) -> Result<Fabrique> {
         self.spawn("receiver", &["receiver"], self.receiver_port, &[]).await
+    }
+
+    /// Starts one more `fabrique receiver` with more environment. No webhook leads to it: the answer has its address.
+    ///
+    /// # Errors
+    /// As [`Stage::all`].
+    pub async fn another_receiver(&self, env: &[(&str, &str)]) -> Result<(Fabrique, String)> {
+        let port = free_port()?;
+        let receiver = self.spawn("receiver", &["receiver"], port, env).await?;
+        Ok((receiver, hook_url(port)))
     }
 
     async fn spawn(
@@ -183,6 +224,22 @@ impl Stage {
             ready_url: format!("http://127.0.0.1:{ready_port}/readyz"),
         };
         Ok(Fabrique { peer: Peer::run(program).await? })
+    }
+
+    /// Sets a trap for the next push to `cluster/apps`.
+    ///
+    /// # Errors
+    /// When the forge's folder is not as expected.
+    pub fn trap(&self, moment: Moment) -> Result<Trap> {
+        self.bed.gitea().trap("cluster", "apps", moment)
+    }
+
+    /// Has the forge refuse every push to `cluster/apps` that changes something at or below `path`, with these words.
+    ///
+    /// # Errors
+    /// When the forge's folder is not as expected.
+    pub fn veto(&self, path: &str, words: &str) -> Result<Veto> {
+        self.bed.gitea().veto("cluster", "apps", path, words)
     }
 
     /// A number that nothing else on this stage has.
@@ -294,6 +351,10 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+fn hook_url(port: u16) -> String {
+    format!("http://127.0.0.1:{port}/webhook")
 }
 
 /// A user and a token for each purpose, with no more rights than it needs.

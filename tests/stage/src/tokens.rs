@@ -1,4 +1,4 @@
-//! Tokens that are taken away and given back.
+//! Tokens that are taken away and given back, and secrets that are rotated.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
@@ -41,6 +41,30 @@ impl Stage {
         for beside in [fabrique.peer.log_path(), self.config()] {
             let folder = beside.parent().context("a file without a folder")?;
             std::fs::write(folder.join("apps-token"), &token)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a process, and the commands for people, other secrets of the webhook; both read them at their next
+    /// start.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn rotate_hook_secret(&self, fabrique: &Fabrique, secret: &str, next: Option<&str>) -> Result<()> {
+        for beside in [fabrique.peer.log_path(), self.config()] {
+            let folder = beside.parent().context("a file without a folder")?;
+            std::fs::write(folder.join("webhook-secret"), secret)?;
+            let next_file = folder.join("next-webhook-secret");
+            let config = folder.join("fabrique.yaml");
+            let text = std::fs::read_to_string(&config)?;
+            let mut lines: Vec<String> =
+                text.lines().filter(|line| !line.contains("next_secret_file:")).map(str::to_owned).collect();
+            if let Some(next) = next {
+                std::fs::write(&next_file, next)?;
+                let receiver = lines.iter().position(|line| line == "receiver:").context("no receiver")?;
+                lines.insert(receiver + 1, format!("  next_secret_file: {}", next_file.display()));
+            }
+            std::fs::write(config, lines.join("\n") + "\n")?;
         }
         Ok(())
     }

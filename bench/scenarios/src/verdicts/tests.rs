@@ -37,6 +37,14 @@ fn an_application_is_synced_to_this_revision_and_healthy() {
 }
 
 #[test]
+fn an_application_shows_a_revision_only_once_it_is_synced_to_it() {
+    let application = json!({ "status": { "sync": { "status": "Synced", "revision": "c1" } } });
+    assert_eq!(synced_to(&application), Some("c1"));
+    assert_eq!(synced_to(&but(application, "/status/sync/status", &json!("OutOfSync"))), None);
+    assert_eq!(synced_to(&json!({})), None);
+}
+
+#[test]
 fn a_pod_runs_a_digest_that_manifest_and_node_agree_on() {
     assert_eq!(runs_digest(&pod(), "main", IMAGE, DIGEST), Ok(()));
     for (pointer, value) in [
@@ -98,6 +106,19 @@ fn revisions_may_be_passed_over_but_not_go_back() {
 }
 
 #[test]
+fn what_was_acknowledged_is_deployed_or_something_newer() {
+    let pushes = [("r1", false), ("r2", true), ("r3", false)]
+        .map(|(revision, acknowledged)| Push { revision: revision.to_owned(), acknowledged });
+    for deployed in ["r2", "r3"] {
+        assert_eq!(acknowledged_is_deployed(&pushes, Some(deployed)), Ok(()));
+    }
+    for deployed in [Some("r1"), Some("r4"), None] {
+        assert!(acknowledged_is_deployed(&pushes, deployed).is_err(), "{deployed:?}");
+    }
+    assert_eq!(acknowledged_is_deployed(&pushes[..1], None), Ok(()));
+}
+
+#[test]
 fn a_bound_is_met_or_missed() {
     assert_eq!(within("it", Duration::from_secs(60), Duration::from_secs(60)), Ok(()));
     assert!(within("it", Duration::from_secs(61), Duration::from_secs(60)).is_err());
@@ -128,6 +149,11 @@ fn a_builder_at_rest_with_its_secret_is_no_orphan() {
     let (pods, secrets) = ([pod.clone()], [secret.clone()]);
     assert_eq!(no_orphans(&pods, &secrets), Ok(()));
     assert!(no_orphans(&[], &secrets).is_err());
+    assert_eq!(no_orphans(&[], &[]), Ok(()));
+    // Whoever sees no secret at all has not looked.
+    assert!(no_orphans(&pods, &[]).is_err());
+    let of_the_dead = but(secret.clone(), "/metadata/ownerReferences/0/uid", &json!("u0"));
+    assert!(no_orphans(&pods, &[secret.clone(), of_the_dead]).is_err());
     assert!(no_orphans(&pods, &[but(secret, "/metadata/ownerReferences", &json!([]))]).is_err());
     for annotation in ["fabrique/claim", "fabrique/doubt"] {
         let odd = but(pod.clone(), "/metadata/annotations", &json!({ annotation: "" }));
@@ -145,6 +171,98 @@ fn a_reason_is_told_by_the_right_attempt_in_its_own_words() {
     assert!(told(build("r2", "environment", "builder-0 was evicted")).is_err());
     assert!(told(build("r1", "source", "builder-0 was evicted")).is_err());
     assert!(told(build("r1", "environment", "it broke")).is_err());
+}
+
+#[test]
+fn why_tells_of_the_failure_of_this_revision_alone() {
+    let why = json!({ "reason": "attempt 2 at r1", "failure": {
+        "kind": "environment", "message": "builder-0 was evicted: lost", "revision": "r1",
+    } });
+    let told = |why: Value| why_tells(&why, "r1", &["was evicted"]);
+    assert_eq!(told(why.clone()), Ok(()));
+    for (pointer, value) in [
+        ("/failure/revision", json!("r2")),
+        ("/failure/kind", json!("source")),
+        ("/failure/message", json!("it broke")),
+        ("/failure", Value::Null),
+    ] {
+        assert!(told(but(why.clone(), pointer, &value)).is_err(), "{pointer}");
+    }
+}
+
+#[test]
+fn a_status_tells_the_committer_while_it_is_pending() {
+    let status = json!({
+        "context": "fabrique/build/citation", "status": "pending",
+        "description": "attempt 1 failed and is tried again: builder-0 was evicted: lost",
+    });
+    let told = |status: Value| {
+        let deployed =
+            json!({ "context": "fabrique/build/citation", "status": "success", "description": "x" });
+        status_tells(&json!([deployed, status]), "citation", &["was evicted"])
+    };
+    assert_eq!(told(status.clone()), Ok(()));
+    for (pointer, value) in [
+        ("/context", "fabrique/build/other"),
+        ("/status", "failure"),
+        ("/description", "building: attempt 2"),
+    ] {
+        assert!(told(but(status.clone(), pointer, &json!(value))).is_err(), "{pointer}");
+    }
+    assert!(status_tells(&json!([]), "citation", &["was evicted"]).is_err());
+}
+
+#[test]
+fn an_event_tells_how_an_attempt_of_this_push_ended() {
+    let timeline = json!({ "revision": "r1", "rows": [
+        { "stage": "build", "text": "building" },
+        { "stage": "build", "text": "failed (environment): builder-0 was evicted: lost" },
+    ] });
+    let told = |timeline: Value| events_tell(&timeline, "r1", &["was evicted"]);
+    assert_eq!(told(timeline.clone()), Ok(()));
+    for (pointer, value) in [
+        ("/revision", "r2"),
+        ("/rows/1/stage", "decision"),
+        ("/rows/1/text", "failed (source): builder-0 was evicted: lost"),
+        ("/rows/1/text", "failed (environment): it broke"),
+        ("/rows/1/text", "builder-0 was evicted"),
+    ] {
+        assert!(told(but(timeline.clone(), pointer, &json!(value))).is_err(), "{pointer}: {value}");
+    }
+}
+
+#[test]
+fn an_attempt_is_the_only_one_at_its_revision() {
+    let of = |revisions: &[&str]| -> Vec<Value> {
+        revisions.iter().map(|revision| json!({ "revision": revision })).collect()
+    };
+    assert_eq!(built_at_once(&of(&["r1", "r2"]), "r1"), Ok(()));
+    assert!(built_at_once(&of(&["r1", "r1"]), "r1").is_err());
+    assert!(built_at_once(&of(&["r2"]), "r1").is_err());
+}
+
+#[test]
+fn every_hole_in_a_wall_is_seen() {
+    let walls = Walls { sees_daemon: false, forged: "403", token: "aa".into() };
+    let log = "sees bash\nkeys 0\nsearched\ntoken aa  -\nlooked\nforged 403\nknocked";
+    assert_eq!(walls_hold(log, &walls), Ok(()));
+    for hole in
+        ["sees buildkitd", "finds /etc/fabrique", "found mine", "open a:1", "token bb  -", "forged 201"]
+    {
+        assert!(walls_hold(&format!("{log}\n{hole}"), &walls).is_err(), "{hole}");
+    }
+    for untried in log.lines() {
+        assert!(walls_hold(&log.replace(untried, ""), &walls).is_err(), "{untried}");
+    }
+    assert!(walls_hold(&log.replace("keys 0", "keys 1"), &walls).is_err());
+}
+
+#[test]
+fn only_a_fault_of_the_source_is_the_sources() {
+    let build = |phase: &str, kind: &str| json!({ "phase": { "phase": phase, "kind": kind } });
+    assert_eq!(blamed_on_the_source(&build("failed", "source")), Ok(()));
+    assert!(blamed_on_the_source(&build("failed", "infrastructure")).is_err());
+    assert!(blamed_on_the_source(&build("committed", "source")).is_err());
 }
 
 #[test]

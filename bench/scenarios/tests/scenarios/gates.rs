@@ -6,9 +6,40 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use fabrique_bed::Cluster;
-use fabrique_kubernetes::config::Isolation;
-use fabrique_scenarios::Installation;
+use fabrique_scenarios::{Installation, Isolation};
 use tokio::sync::{Mutex, OnceCell};
+
+use crate::{broken, crowd, deaf, hostile, outages, pushed, replayed, seeded};
+
+/// How builds are kept apart in this run: `userns`, unless this says `rootless`.
+const ISOLATION: &str = "FABRIQUE_ISOLATION";
+/// The switch for whoever works on one gate: those after the third stand on the third alone.
+const APART: &str = "FABRIQUE_GATES_APART";
+/// How many gates always stand on each other.
+const FIRST: usize = 3;
+
+/// Every gate after those that it stands on.
+pub(crate) static ORDER: [&Gate; 18] = [
+    &seeded::GATE,
+    &pushed::GATE,
+    &replayed::GATE,
+    &broken::DELETED,
+    &broken::EVICTED,
+    &broken::STARVED,
+    &broken::DRAINED,
+    &broken::KILLED,
+    &broken::KILLED_BEFORE_COMMIT,
+    &broken::KILLED_AFTER_COMMIT,
+    &outages::API,
+    &outages::CONTAINERD,
+    &crowd::GATE,
+    &deaf::NATS,
+    &deaf::HOOK,
+    &hostile::GATE,
+    // Last, since workers start anew for them.
+    &pushed::OTHER,
+    &hostile::OTHER,
+];
 
 /// Why a gate was not passed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,44 +51,79 @@ pub(crate) enum Closed {
 }
 
 pub(crate) type Passed = Result<&'static Installation, Closed>;
+/// What happens at a gate.
+type Play = fn(&'static Installation) -> Pin<Box<dyn Future<Output = Result<()>>>>;
 
 /// One gate of the scenario.
 pub(crate) struct Gate {
     pub(crate) number: &'static str,
+    play: Play,
+    /// Whether it is played in the isolation that is not the run's.
+    other: bool,
     passed: OnceCell<Result<(), Closed>>,
     took: StdMutex<Option<Duration>>,
 }
 
 impl Gate {
-    pub(crate) const fn new(number: &'static str) -> Self {
-        Self { number, passed: OnceCell::const_new(), took: StdMutex::new(None) }
+    /// One in the isolation of the run.
+    pub(crate) const fn new(number: &'static str, play: Play) -> Self {
+        Self { number, play, other: false, passed: OnceCell::const_new(), took: StdMutex::new(None) }
     }
 
-    /// Plays the gate after `before`, unless that was done already.
-    pub(crate) fn pass<'a>(
-        &'a self,
-        before: impl Future<Output = Passed> + 'a,
-        play: impl AsyncFnOnce(&'static Installation) -> Result<()> + 'a,
-    ) -> Pin<Box<dyn Future<Output = Passed> + 'a>> {
-        /// Some break what others stand on.
+    /// One in the other isolation.
+    pub(crate) const fn other(number: &'static str, play: Play) -> Self {
+        Self { number, play, other: true, passed: OnceCell::const_new(), took: StdMutex::new(None) }
+    }
+
+    /// Plays the gate after those before it, unless that was done already.
+    pub(crate) fn passed(&'static self) -> Pin<Box<dyn Future<Output = Passed>>> {
+        /// Apart from each other they would still break what others stand on.
         static TURN: Mutex<()> = Mutex::const_new(());
         Box::pin(async move {
-            let installation = before.await?;
+            let installation = match self.before() {
+                Some(before) => before.passed().await?,
+                None => installed().await?,
+            };
             let played = async {
                 let _turn = TURN.lock().await;
-                let start = Instant::now();
-                let result = Box::pin(play(installation)).await;
-                result.map_err(|error| Closed::Failed(format!("gate {}: {error:#}", self.number)))?;
-                *self.took.lock().unwrap() = Some(start.elapsed());
-                Ok(())
+                let result = self.play(installation).await;
+                result.map_err(|error| Closed::Failed(format!("gate {}: {error:#}", self.number)))
             };
             self.passed.get_or_init(|| played).await.clone().map(|()| installation)
         })
     }
 
+    fn before(&self) -> Option<&'static Gate> {
+        let place = ORDER.iter().position(|gate| std::ptr::eq(*gate, self)).unwrap();
+        let apart = std::env::var_os(APART).is_some();
+        let reach = if apart { place.min(FIRST) } else { place };
+        ORDER[..reach].last().copied()
+    }
+
+    async fn play(&self, installation: &'static Installation) -> Result<()> {
+        installation.isolate(if self.other { other_isolation() } else { isolation() }).await?;
+        let start = Instant::now();
+        (self.play)(installation).await?;
+        *self.took.lock().unwrap() = Some(start.elapsed());
+        Ok(())
+    }
+
     /// How long it took, once passed.
     pub(crate) fn took(&self) -> Option<Duration> {
         *self.took.lock().unwrap()
+    }
+}
+
+/// How builds are kept apart in this run.
+pub(crate) fn isolation() -> Isolation {
+    let wanted = std::env::var(ISOLATION).unwrap_or_else(|_| Isolation::Userns.as_str().to_owned());
+    Isolation::parse(&wanted).unwrap_or_else(|| panic!("{ISOLATION} is {wanted:?}: userns or rootless"))
+}
+
+fn other_isolation() -> Isolation {
+    match isolation() {
+        Isolation::Userns => Isolation::Rootless,
+        Isolation::Rootless => Isolation::Userns,
     }
 }
 
@@ -69,7 +135,7 @@ pub(crate) async fn installed() -> Passed {
             return Err(Closed::Skipped(obstacle.to_string()));
         }
         let cluster = Cluster::shared().await;
-        let installation = Box::pin(Installation::install(cluster, Isolation::Userns)).await;
+        let installation = Box::pin(Installation::install(cluster, isolation())).await;
         installation.map_err(|error| Closed::Failed(format!("the installation: {error:#}")))
     });
     installed.await.as_ref().map_err(Clone::clone)

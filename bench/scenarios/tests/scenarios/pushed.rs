@@ -1,32 +1,18 @@
 //! Gate 2: a push becomes a pod that runs by digest, in both isolations.
 
 use anyhow::{Context as _, Result, ensure};
-use fabrique_kubernetes::config::Isolation;
 use fabrique_kubernetes::labels::ISOLATION;
 use fabrique_scenarios::{BUILDS, Installation, SYNCED, SampleApp, builder_of, verdicts};
 use serde_json::Value;
 
-use crate::gates::{Gate, Passed, conclude};
+use crate::gates::{Gate, conclude};
 use crate::seeded;
 
-pub(crate) static USERNS: Gate = Gate::new("2 userns");
-pub(crate) static ROOTLESS: Gate = Gate::new("2 rootless");
+pub(crate) static GATE: Gate = Gate::new("2", |installation| Box::pin(play(installation)));
+pub(crate) static OTHER: Gate = Gate::other("2 other isolation", |installation| Box::pin(play(installation)));
 
-pub(crate) async fn passed() -> Passed {
-    USERNS.pass(seeded::passed(), async |installation| play(installation, Isolation::Userns).await).await
-}
-
-pub(crate) async fn passed_rootless() -> Passed {
-    let play = async |installation| {
-        let played = play(installation, Isolation::Rootless).await;
-        installation.isolate(Isolation::Userns).await?;
-        played
-    };
-    ROOTLESS.pass(passed(), play).await
-}
-
-async fn play(installation: &'static Installation, isolation: Isolation) -> Result<()> {
-    installation.isolate(isolation).await?;
+async fn play(installation: &'static Installation) -> Result<()> {
+    let isolation = installation.isolation().await;
     let app = seeded::app()?;
     installation.at_rest(app, 0).await?;
     let heard = installation.pushes_heard().await?;
@@ -63,10 +49,10 @@ async fn build_of(installation: &Installation, app: &SampleApp, revision: &str) 
 
 #[tokio::test]
 async fn gate_2_a_push_becomes_a_pod_that_runs_by_digest() {
-    conclude(passed().await);
+    conclude(GATE.passed().await);
 }
 
 #[tokio::test]
-async fn gate_2_a_push_becomes_a_pod_that_runs_by_digest_when_builds_are_rootless() {
-    conclude(passed_rootless().await);
+async fn gate_2_a_push_becomes_a_pod_that_runs_by_digest_in_the_other_isolation_too() {
+    conclude(OTHER.passed().await);
 }

@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use fabrique_core::failure::FailureKind;
 use fabrique_ports::PortResult;
-use fabrique_ports::builder::{Autopsy, Builder, Condition, Daemon, Need, Placed, Placement, PlacementLease};
+use fabrique_ports::builder::{
+    Autopsy, BuildFailure, Builder, Condition, Daemon, Need, Placed, Placement, PlacementLease,
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -140,7 +142,8 @@ impl Placement for StaticPlacement {
         }
     }
 
-    async fn autopsy(&self, daemon: &Daemon) -> Autopsy {
+    /// A step that was killed is left to the source: a fixed daemon has no more memory the next time.
+    async fn autopsy(&self, daemon: &Daemon, _: &BuildFailure) -> Autopsy {
         let mut pauses = self.shared.pauses().with_max_times(AUTOPSY_PROBES - 1).build();
         loop {
             match (self.shared.prober.probe(daemon).await, pauses.next()) {

@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fabrique_core::app::BuildResources;
+use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_ports::builder::{BuildOutcome, BuildRequest, DaemonInfo, ProgressSink};
 use fabrique_ports::{Fault, Peer, PortError};
@@ -23,6 +25,10 @@ impl Builder for Health {
         unreachable!("a placement builds nothing")
     }
 
+    fn refuses(&self, _: &BuildInputs, _: &str) -> Option<BuildFailure> {
+        unreachable!("a placement builds nothing")
+    }
+
     async fn probe(&self, _: &Daemon) -> PortResult<DaemonInfo> {
         if self.0.load(Ordering::SeqCst) {
             return Ok(DaemonInfo {
@@ -43,6 +49,7 @@ fn daemons(slots: &[usize]) -> Vec<StaticDaemon> {
             address: format!("tcp://127.0.0.1:{}", 1000 + at),
             tls_name: None,
             isolation: None,
+            proxy: None,
         },
         slots,
     });
@@ -59,6 +66,7 @@ fn need(app: &str, patience: u64) -> Need {
     Need {
         app: AppName::parse(app).unwrap(),
         trust: TrustDomain::parse("atlas").unwrap(),
+        resources: BuildResources::default(),
         patience: Duration::from_secs(patience),
     }
 }
@@ -156,12 +164,16 @@ async fn lease_within(placement: &StaticPlacement, patience: u64) {
 async fn an_autopsy_tells_the_living_from_the_dead() {
     let (placement, health) = placement(&[1]);
     let daemon = &placement.daemons()[0];
-    let Autopsy::Died { kind: FailureKind::Infrastructure, why } = placement.autopsy(daemon).await else {
+    let lost = BuildFailure::new(FailureKind::Infrastructure, "lost");
+    let Autopsy::Died { kind: FailureKind::Infrastructure, why } = placement.autopsy(daemon, &lost).await
+    else {
         panic!("not dead")
     };
     assert!(why.contains("connection refused"), "{why}");
     health.0.store(true, Ordering::SeqCst);
-    assert_eq!(placement.autopsy(daemon).await, Autopsy::Alive);
+    assert_eq!(placement.autopsy(daemon, &lost).await, Autopsy::Alive);
+    let killed = BuildFailure { killed: true, ..lost };
+    assert_eq!(placement.autopsy(daemon, &killed).await, Autopsy::Alive);
 }
 
 #[tokio::test(start_paused = true)]

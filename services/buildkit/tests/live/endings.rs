@@ -7,11 +7,11 @@ use fabrique_bed::{Bed, wait_until};
 use fabrique_buildkit::BuildkitBuilder;
 use fabrique_core::failure::FailureKind;
 use fabrique_ports::PortResult;
-use fabrique_ports::builder::{BuildFailure, BuildOutcome, BuildRequest, Builder};
+use fabrique_ports::builder::{BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Recorder, Source, builder, config, daemon, pushed};
+use crate::support::{Recorder, Source, builder, config, daemon, failed, pushed};
 
 /// Long enough to be a hang if nothing stopped it.
 const LONG: u32 = 300;
@@ -150,4 +150,31 @@ async fn a_quiet_step_outlives_the_silence_limit_because_the_daemon_checks_the_s
     let dockerfile = format!("FROM {}\nRUN sleep 12\n", bed.registry().busybox());
     let request = source.dockerfile(&dockerfile).await;
     pushed(&BuildkitBuilder::new(config).unwrap(), bed.buildkit(0), &request).await;
+}
+
+/// This process's connections to a daemon, by the kernel's table.
+fn connections(daemon: &Daemon) -> usize {
+    let port: u16 = daemon.address.rsplit(':').next().unwrap().parse().unwrap();
+    let (remote, established) = (format!("0100007F:{port:04X}"), "01");
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let theirs = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next() == Some(remote.as_str()) && fields.next() == Some(established)
+    };
+    table.lines().filter(theirs).count()
+}
+
+#[tokio::test]
+async fn builds_leave_no_connection_behind() {
+    let bed = bed().await;
+    let (source, builder, daemon) = (Source::new(&bed).await, builder(&bed), daemon(bed.buildkit(0)));
+    let request = source.dockerfile(&format!("FROM {}\nRUN true\n", bed.registry().busybox())).await;
+    for _ in 0..3 {
+        pushed(&builder, bed.buildkit(0), &request).await;
+    }
+    let broken = source.dockerfile(&format!("FROM {}\nRUN false\n", bed.registry().busybox())).await;
+    failed(&builder, bed.buildkit(0), &broken).await;
+    wait_until("the connections to end", SOON, || async { (connections(&daemon) == 0).then_some(()) })
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {} of 4 are open", connections(&daemon)));
 }

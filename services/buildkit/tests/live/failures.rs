@@ -6,7 +6,7 @@ use fabrique_bed::Bed;
 use fabrique_buildkit::{BuildkitBuilder, BuildkitConfig};
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, ImageRepository, RelPath};
-use fabrique_ports::builder::{BuildFailure, BuildRequest};
+use fabrique_ports::builder::{BuildFailure, BuildRequest, Builder};
 
 use crate::support::{Source, builder, config, failed, pushed};
 
@@ -29,7 +29,7 @@ async fn sources_fault(dockerfile: &str, words: &[&str]) -> BuildFailure {
 #[tokio::test]
 async fn a_failing_run_step_is_the_sources_with_its_last_lines() {
     let base = Bed::shared().await.registry().busybox();
-    let dockerfile = format!("FROM {base}\nRUN echo fine\nRUN seq 1 100; echo oh no >&2; exit 7\n");
+    let dockerfile = format!("FROM {base}\nRUN echo fine\nRUN seq 1 100; sleep 1; echo oh no >&2; exit 7\n");
     let failure = sources_fault(&dockerfile, &["seq 1 100", "exit code 7", "Dockerfile line 3"]).await;
     // Output and errors reach the daemon through two pipes: how their lines are mixed is open.
     let tail = &failure.log_tail;
@@ -75,8 +75,24 @@ async fn a_missing_base_image_is_the_sources() {
 #[tokio::test]
 async fn a_base_image_outside_the_permitted_registries_is_refused() {
     let forbidden = "docker.io/library/busybox:latest";
-    sources_fault("FROM busybox\nRUN true\n", &[forbidden, "not permitted", "line 1"]).await;
-    sources_fault("FROM scratch\nCOPY --from=busybox / /\n", &[forbidden, "not permitted", "line 2"]).await;
+    let bed = Bed::shared().await;
+    let source = Source::new(bed).await;
+    let builder = builder(bed);
+    for (dockerfile, line) in [
+        ("FROM busybox\nRUN true\n", "line 1"),
+        ("FROM scratch\nCOPY --from=busybox / /\n", "line 2"),
+        ("ARG FROM=busybox\n\nFROM ${FROM} AS base\nFROM base\nRUN true\n", "line 3"),
+        ("FROM scratch\nRUN --mount=from=busybox,target=/b true\n", "line 2"),
+    ] {
+        let request = source.dockerfile(dockerfile).await;
+        let (failure, _) = failed(&builder, bed.buildkit(0), &request).await;
+        assert_eq!(failure.kind, FailureKind::Source, "{failure:?}");
+        // The same is told without a daemon, with the line that a daemon leaves out of mounts.
+        let foreseen = builder.refuses(&request.inputs, dockerfile).unwrap();
+        assert!(failure.message.contains(forbidden), "{failure:?}");
+        assert!(foreseen.message.starts_with(&failure.message), "{foreseen:?} {failure:?}");
+        assert!(foreseen.message.contains(line), "{foreseen:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a helper that cannot go on ends its test")]
 
 mod builds;
+mod cache;
+mod egress;
 mod endings;
 mod failures;
 mod outages;

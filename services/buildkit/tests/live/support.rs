@@ -15,6 +15,7 @@ use fabrique_core::id::{
 use fabrique_ports::builder::{
     BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, Progress, ProgressSink,
 };
+use fabrique_ports::egress::Fetch;
 use fabrique_ports::registry::Registry;
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
@@ -40,8 +41,21 @@ impl Recorder {
             Progress::StepStarted { name } => format!("> {name}"),
             Progress::StepEnded { name, cached, error, .. } => format!("< {name} cached={cached} {error:?}"),
             Progress::Log { line } => format!("  {line}"),
+            Progress::CacheExported { digest } => format!("cache {digest}"),
+            Progress::Egress { fetches, left_out } => format!("fetched {fetches:?} and {left_out} more"),
         });
         shown.collect::<Vec<_>>().join("\n")
+    }
+
+    /// What was fetched, once.
+    pub(crate) fn fetched(&self) -> Vec<Fetch> {
+        let told = |progress| match progress {
+            Progress::Egress { fetches, left_out: 0 } => Some(fetches),
+            _ => None,
+        };
+        let [fetches] =
+            <[_; 1]>::try_from(self.all().into_iter().filter_map(told).collect::<Vec<_>>()).unwrap();
+        fetches.into_iter().map(|(_, fetch)| fetch).collect()
     }
 
     pub(crate) fn logged(&self, line: &str) -> bool {
@@ -98,6 +112,8 @@ impl<'a> Source<'a> {
             },
             image: ImageRepository::parse(&image).unwrap(),
             no_cache: false,
+            cache: None,
+            registry_cache: None,
             epoch: 1_760_000_000,
             timeout: Duration::from_secs(120),
         }
@@ -111,6 +127,7 @@ pub(crate) fn daemon(buildkit: &Buildkit) -> Daemon {
         address: buildkit.address(),
         tls_name: None,
         isolation: None,
+        proxy: None,
     }
 }
 

@@ -129,7 +129,7 @@ async fn a_stream_made_anew_counts_from_one_and_its_wakes_are_still_due() {
     watcher.until("the wake in the new stream", |w| w.current && w.wanted.get(&app) == Some(&again)).await;
     // Compared with the old record the wake would look served.
     assert_eq!(watcher.work[&app].0.done, Generation(0));
-    let (wanted, record, _) = worker.desk(&app).await.unwrap();
+    let (wanted, record, _) = worker.work_of(&app).await.unwrap();
     assert!(wanted > record.done);
 }
 

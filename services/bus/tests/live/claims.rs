@@ -1,7 +1,7 @@
 //! The races of the wake protocol.
 
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Desk, Due, Generation, WorkRecord};
+use fabrique_core::work::{Due, Generation, WorkItem, WorkRecord};
 use fabrique_ports::bus::{Board as _, Wakes as _};
 use fabrique_ports::records::Swap;
 
@@ -16,7 +16,7 @@ async fn equal_wakes_in_a_row_are_new_generations_each() {
     let second = receiver.wake(&app, &push()).await.unwrap();
     let third = receiver.wake(&app, &push()).await.unwrap();
     assert!(first < second && second < third);
-    assert_eq!(worker.desk(&app).await.unwrap(), (third, WorkRecord::default(), 0));
+    assert_eq!(worker.work_of(&app).await.unwrap(), (third, WorkRecord::default(), 0));
 }
 
 #[tokio::test]
@@ -30,7 +30,7 @@ async fn of_many_claims_of_an_app_one_wins() {
     });
     let outcomes = futures::future::join_all(claims).await;
     assert_eq!(outcomes.iter().filter(|outcome| **outcome != Swap::Lost).count(), 1);
-    let (_, record, revision) = worker.desk(&app).await.unwrap();
+    let (_, record, revision) = worker.work_of(&app).await.unwrap();
     assert!(outcomes.contains(&Swap::Done(revision)));
     assert_eq!(record.token, 1);
 }
@@ -46,10 +46,10 @@ async fn a_push_during_the_work_makes_the_app_due_after_the_release() {
     let Swap::Done(_) = worker.swap_work(&app, &claimed.released(noted), held).await.unwrap() else {
         panic!("not released: a wake must not disturb the record")
     };
-    let (wanted, record, revision) = worker.desk(&app).await.unwrap();
+    let (wanted, record, revision) = worker.work_of(&app).await.unwrap();
     assert_eq!((wanted, record.done), (newer, noted));
-    let desk = Desk { app, wanted, record, revision, lease_expired: false };
-    assert_eq!(desk.due(Timestamp(0)), Due::Now);
+    let item = WorkItem { app, wanted, record, revision, lease_expired: false };
+    assert_eq!(item.due(Timestamp(0)), Due::Now);
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn a_holder_that_was_taken_over_can_neither_renew_nor_release() {
     };
     assert_eq!(slow.swap_work(&app, &first, held).await.unwrap(), Swap::Lost);
     assert_eq!(slow.swap_work(&app, &first.released(noted), held).await.unwrap(), Swap::Lost);
-    assert_eq!(quick.desk(&app).await.unwrap(), (noted, taken, now));
+    assert_eq!(quick.work_of(&app).await.unwrap(), (noted, taken, now));
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn a_record_that_was_deleted_can_be_created_again() {
         } else {
             kv.delete(app.as_str()).await.unwrap()
         }
-        let (_, record, _) = worker.desk(&app).await.unwrap();
+        let (_, record, _) = worker.work_of(&app).await.unwrap();
         assert_eq!(record, WorkRecord::default());
         let again = WorkRecord::default().claimed_by("again");
         assert!(matches!(worker.swap_work(&app, &again, 0).await.unwrap(), Swap::Done(_)));
@@ -98,9 +98,9 @@ async fn all_desks_are_told_with_wakes_and_records_of_either_kind() {
     let claim = WorkRecord::default().claimed_by("w");
     worker.swap_work(&worked, &claim, 0).await.unwrap();
     worker.swap_work(&both, &claim, 0).await.unwrap();
-    let desks = worker.desks().await.unwrap();
-    let desk = |app| desks.iter().find(|desk| desk.0 == app).map(|desk| (desk.1, desk.2.clone())).unwrap();
-    assert_eq!(desk(woken), (only_wanted, WorkRecord::default()));
-    assert_eq!(desk(worked), (Generation(0), claim.clone()));
-    assert_eq!(desk(both), (wanted, claim));
+    let items = worker.all_work().await.unwrap();
+    let item = |app| items.iter().find(|item| item.0 == app).map(|item| (item.1, item.2.clone())).unwrap();
+    assert_eq!(item(woken), (only_wanted, WorkRecord::default()));
+    assert_eq!(item(worked), (Generation(0), claim.clone()));
+    assert_eq!(item(both), (wanted, claim));
 }

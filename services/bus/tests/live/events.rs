@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
+use fabrique_bus::Bus;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, EnvironmentName, RepoName};
 use fabrique_core::time::Timestamp;
@@ -12,7 +13,7 @@ use fabrique_ports::records::BuildPhase;
 use futures::{StreamExt as _, TryStreamExt as _};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::{bus, digest, new_app, new_build, own_bed, raw, revision, shared_bed, within};
+use crate::{bus, config, digest, new_app, new_build, own_bed, raw, revision, shared_bed, within};
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -32,7 +33,7 @@ fn event(body: EventBody) -> Event {
 
 fn decision(app: &AppName, reason: &str) -> Event {
     let (target, action, reason) = (Some(revision('1')), "build".to_owned(), reason.to_owned());
-    event(EventBody::Decision { app: app.clone(), target, action, reason })
+    event(EventBody::Decision { app: app.clone(), target, action, reason, dead_letter: false })
 }
 
 fn every_kind(app: &AppName) -> Vec<Event> {
@@ -65,6 +66,7 @@ fn every_kind(app: &AppName) -> Vec<Event> {
             target: None,
             action: "wait".to_owned(),
             reason: "…".to_owned(),
+            dead_letter: true,
         },
         EventBody::Step {
             app: app.clone(),
@@ -186,6 +188,38 @@ async fn the_same_event_twice_is_stored_once() {
 }
 
 #[tokio::test]
+async fn several_at_once_are_stored_in_their_order_and_once_with_batches_and_without() {
+    let bed = own_bed().await;
+    let (admin, operator) = (bus(&bed, "admin").await, bus(&bed, "operator").await);
+    let app = new_app();
+    let many = || [every_kind(&app), every_kind(&app)].concat();
+    let (together, apart) = (many(), many());
+    admin.publish_all(&together).await.unwrap();
+    admin.publish_all(&together).await.unwrap();
+    let context = raw(&bed).await;
+    let stream = context.get_stream("FABRIQUE_EVENTS").await.unwrap();
+    let config = stream.cached_info().config.clone();
+    assert!(config.allow_atomic_publish);
+    let without = async_nats::jetstream::stream::Config { allow_atomic_publish: false, ..config };
+    context.update_stream(&without).await.unwrap();
+    bus(&bed, "admin").await.publish_all(&apart).await.unwrap();
+    let both = [together, apart].concat();
+    let tail = operator.tail(None, Some(Timestamp(0))).await.unwrap();
+    let read: Vec<Event> = within("the events", tail.take(both.len()).try_collect()).await.unwrap();
+    assert_eq!(read, both);
+    let info = context.get_stream("FABRIQUE_EVENTS").await.unwrap();
+    assert_eq!(info.cached_info().state.messages, both.len() as u64);
+    let mut batches = Vec::new();
+    for sequence in 1..=both.len() as u64 {
+        let message = stream.get_raw_message(sequence).await.unwrap();
+        batches.push(message.headers.get("Nats-Batch-Id").map(ToString::to_string));
+    }
+    let (with, without) = batches.split_at(both.len() / 2);
+    assert!(with[0].is_some() && with.iter().all(|batch| *batch == with[0]), "one batch: {with:?}");
+    assert!(without.iter().all(Option::is_none), "no batch: {without:?}");
+}
+
+#[tokio::test]
 async fn an_unreadable_event_is_an_error_and_an_unknown_one_is_passed_over() {
     let bed = own_bed().await;
     let (worker, operator) = (bus(&bed, "worker").await, bus(&bed, "operator").await);
@@ -260,4 +294,31 @@ async fn an_observer_reads_along_with_the_nats_command_line() {
     child.kill().await.unwrap();
     assert!(shown.contains(&format!("fabrique.decision.{app}")), "{shown}");
     assert!(shown.contains("\"action\":\"build\""), "{shown}");
+}
+
+/// Deletes the one reader of the events, and waits until it is opened again.
+async fn lose_the_reader(events: &async_nats::jetstream::stream::Stream) {
+    let names = async || events.consumer_names().try_collect::<Vec<String>>().await.unwrap();
+    let lost = names().await.pop().unwrap();
+    events.delete_consumer(&lost).await.unwrap();
+    within("the next reader", async { while names().await.iter().all(|name| *name == lost) {} }).await;
+}
+
+#[tokio::test]
+async fn two_short_losses_far_apart_on_a_quiet_stream_are_no_outage() {
+    let bed = own_bed().await;
+    let mut config = config(&bed, "operator");
+    config.timeouts.outage = Duration::from_secs(1);
+    let operator = Bus::connect(config).await.unwrap();
+    let app = new_app();
+    let mut tail = operator.tail(Some(&app), None).await.unwrap();
+    let hearing = tokio::spawn(async move { tail.next().await.unwrap() });
+    let events = raw(&bed).await.get_stream("FABRIQUE_EVENTS").await.unwrap();
+    lose_the_reader(&events).await;
+    // Longer than a reader lives that hears nothing from the server.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    lose_the_reader(&events).await;
+    bus(&bed, "worker").await.publish(&decision(&app, "after")).await.unwrap();
+    let told = within("the event after the losses", hearing).await.unwrap().unwrap();
+    assert!(matches!(told.body, EventBody::Decision { reason, .. } if reason == "after"));
 }

@@ -136,7 +136,7 @@ async fn a_full_disk_is_an_error_never_a_success() {
     let app = new_app();
     let error = refused_in_time(&receiver, &app).await;
     assert!(error.transient() && error.to_string().contains("no room"), "{error}");
-    assert_eq!(admin.desk(&app).await.unwrap().0, Generation(0));
+    assert_eq!(admin.work_of(&app).await.unwrap().0, Generation(0));
 }
 
 #[tokio::test]

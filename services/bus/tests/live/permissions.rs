@@ -1,11 +1,13 @@
 //! What each role may and may not do.
 
+use fabrique_bus::Login;
 use fabrique_core::id::{AppName, BuildKey, Revision};
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
 use fabrique_core::work::WorkRecord;
 use fabrique_ports::bus::{
-    Board as _, BusSetup as _, Command, Commands as _, Event, EventBody, Events as _, Request, Wakes as _,
+    Board as _, BusRights as _, BusRole, BusSetup as _, Command, Commands as _, Event, EventBody,
+    Events as _, Request, Wakes as _,
 };
 use fabrique_ports::records::{
     BuildEntry, BuildHistory as _, BuildPhase, Logs as _, Memories as _, Records as _, Swap,
@@ -13,7 +15,7 @@ use fabrique_ports::records::{
 use fabrique_ports::{Fault, PortResult};
 use futures::StreamExt as _;
 
-use crate::{bus, new_app, new_build, push, raw_client, shared_bed};
+use crate::{bus, config, new_app, new_build, own_bed, push, raw_client, shared_bed, within};
 
 fn denied<T: std::fmt::Debug>(what: &str, outcome: PortResult<T>) {
     let error = outcome.expect_err(what);
@@ -27,6 +29,7 @@ fn decision(app: &AppName) -> Event {
         target: None,
         action: "nothing".to_owned(),
         reason: "none".to_owned(),
+        dead_letter: false,
     };
     Event { id: ulid::Ulid::generate().to_string(), at: Timestamp(0), trace: None, body }
 }
@@ -41,24 +44,24 @@ async fn the_receiver_wakes_and_reports_and_nothing_else() {
     let key = BuildKey::parse(&"d".repeat(64)).unwrap();
     let request = Request { app: app.clone(), command: Command::Release, caller: String::new() };
     let (work, thought) = (WorkRecord::default(), Memory { rebuild: 1, ..Memory::default() });
-    let (publish, swap, memory, desk, record, log, desks, ensure, send) = tokio::join!(
+    let (publish, swap, memory, item, record, log, items, ensure, send) = tokio::join!(
         async { bus.publish(&decision(&app)).await },
         bus.swap_work(&app, &work, 0),
         bus.swap_memory(&app, &thought, 0),
-        bus.desk(&app),
+        bus.work_of(&app),
         bus.record(&key),
         async { bus.close_log(&new_build(&app)).await },
-        bus.desks(),
+        bus.all_work(),
         bus.ensure(),
         bus.send(&request),
     );
     denied("publishing a decision", publish);
     denied("claiming", swap);
     denied("writing a memory", memory);
-    denied("reading a desk", desk);
+    denied("reading an item", item);
     denied("reading a record", record);
     denied("closing a log", log);
-    denied("listing desks", desks);
+    denied("listing items", items);
     denied("making streams", ensure);
     denied("sending commands", send);
 }
@@ -86,7 +89,7 @@ async fn the_reconciler_reads_and_wakes_and_ends_attempts_and_does_no_work() {
     let bus = bus(shared_bed().await, "reconciler").await;
     let app = new_app();
     bus.wake(&app, &push()).await.unwrap();
-    bus.desks().await.unwrap();
+    bus.all_work().await.unwrap();
     bus.memories().await.unwrap();
     bus.builds(Some(&app), 5).await.unwrap();
     let attempt = BuildEntry {
@@ -99,6 +102,7 @@ async fn the_reconciler_reads_and_wakes_and_ends_attempts_and_does_no_work() {
         daemon: None,
         queued: Timestamp(0),
         ended: Some(Timestamp(1)),
+        egress: None,
     };
     assert!(matches!(bus.swap_build(&attempt, 0).await.unwrap(), Swap::Done(_)));
     bus.close_log(&attempt.build).await.unwrap();
@@ -116,7 +120,7 @@ async fn the_reconciler_reads_and_wakes_and_ends_attempts_and_does_no_work() {
 async fn the_operator_reads_everything_and_wakes_nobody() {
     let bus = bus(shared_bed().await, "operator").await;
     let app = new_app();
-    bus.desks().await.unwrap();
+    bus.all_work().await.unwrap();
     bus.memories().await.unwrap();
     bus.usage().await.unwrap();
     drop(bus.tail(None, Some(Timestamp(0))).await.unwrap());
@@ -128,4 +132,61 @@ async fn the_operator_reads_everything_and_wakes_nobody() {
 async fn the_observer_publishes_nothing() {
     let bus = bus(shared_bed().await, "observer").await;
     denied("waking", bus.wake(&new_app(), &push()).await);
+}
+
+#[tokio::test]
+async fn every_user_of_the_reference_may_do_what_it_must_and_nothing_that_it_must_not() {
+    let bed = shared_bed().await;
+    for role in BusRole::ALL {
+        let findings = Login::new(config(bed, role.as_str())).rights(role).await.unwrap();
+        assert_eq!(findings, [], "{role:?}");
+    }
+}
+
+#[tokio::test]
+async fn rights_that_are_missing_or_too_wide_are_found_out_and_trying_them_changes_nothing() {
+    let bed = own_bed().await;
+    let (worker, app) = (bus(&bed, "worker").await, new_app());
+    worker.wake(&app, &push()).await.unwrap();
+    worker.swap_memory(&app, &Memory::default(), 0).await.unwrap();
+    let admin = bus(&bed, "admin").await;
+    let before = admin.usage().await.unwrap();
+    let mut commands = worker.serve().await.unwrap();
+
+    // The administrator may do everything, so everything was tried that a receiver must not do.
+    let findings = Login::new(config(&bed, "admin")).rights(BusRole::Receiver).await.unwrap();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].fatal && findings[0].what.starts_with("the receiver may "), "{findings:?}");
+    assert!(findings[0].what.ends_with("more, and must not"), "{findings:?}");
+
+    let findings = Login::new(config(&bed, "reconciler")).rights(BusRole::Worker).await.unwrap();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].what.starts_with("the worker may not publish decision events"), "{findings:?}");
+    assert!(findings[0].remedy.contains("services/bus/README.md"), "{findings:?}");
+
+    let findings = Login::new(config(&bed, "worker")).rights(BusRole::Receiver).await.unwrap();
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert!(
+        findings[0].what.contains("may not publish delivery events (fabrique.delivery.*.*)"),
+        "{findings:?}"
+    );
+    assert!(findings[1].what.contains("may write logs"), "{findings:?}");
+
+    assert_eq!(admin.usage().await.unwrap(), before);
+    assert_eq!(admin.inspect().await.unwrap(), []);
+    let operator = bus(&bed, "operator").await;
+    let request = Request { app: app.clone(), command: Command::Retry, caller: "ada".to_owned() };
+    let asked = tokio::spawn(async move { operator.send(&request).await });
+    let heard = within("the command", commands.next()).await.unwrap();
+    assert_eq!(heard.request().app, app, "no trial was taken for a command");
+    asked.abort();
+}
+
+#[tokio::test]
+async fn a_password_that_is_not_the_users_is_refused() {
+    let mut config = config(shared_bed().await, "worker");
+    config = config.as_user("worker", "wrong-word".to_owned().into());
+    let error = Login::new(config).rights(BusRole::Worker).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Denied, "{error}");
+    assert!(!format!("{error:?}").contains("wrong-word"), "{error:?}");
 }

@@ -1,10 +1,12 @@
 //! Making and checking the streams.
 
+use std::time::Duration;
+
 use fabrique_bed::{Bed, NatsOptions};
 use fabrique_bus::{Bus, BusConfig};
 use fabrique_ports::bus::BusSetup as _;
 
-use crate::{bus, config, crypto, own_bed, raw};
+use crate::{bus, config, crypto, own_bed, raw, within};
 
 #[tokio::test]
 async fn ensuring_twice_finds_nothing_to_do() {
@@ -76,6 +78,22 @@ async fn a_server_that_lets_anyone_in_and_syncs_late_is_found_out() {
     config.monitoring = None;
     let findings = Bus::connect(config).await.unwrap().inspect().await.unwrap();
     assert!(findings[0].what.contains("not known"), "{findings:?}");
+}
+
+/// Waiting makes no room: long before `timeouts.start` is over, the server is believed.
+#[tokio::test]
+async fn a_server_without_room_is_told_soon_and_in_its_own_words() {
+    crypto();
+    let options = NatsOptions { max_file_store: Some(1 << 20), ..NatsOptions::default() };
+    let bed = Bed::builder().nats_with(options).start().await.unwrap();
+    let mut config = config(&bed, "admin");
+    config.timeouts.start = Duration::from_secs(300);
+    let admin = Bus::connect(config).await.unwrap();
+    let error = within("the refusal", admin.ensure()).await.unwrap_err();
+    let text = error.to_string();
+    for words in ["making KV_FABRIQUE_WORK", "no room", "insufficient storage", "10047", "max_file_store"] {
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[tokio::test]

@@ -49,7 +49,7 @@ async fn wakes_a_second_next_to_bare_publishes() {
         }
     }
     let worker = bus(&bed, "worker").await;
-    assert_eq!(worker.desks().await.unwrap().len(), apps.len());
+    assert_eq!(worker.all_work().await.unwrap().len(), apps.len());
 }
 
 fn report(what: &str, concurrency: usize, round: usize, started: Instant, mut times: Vec<Duration>) {

@@ -25,6 +25,7 @@ fn entry(build: &BuildId, phase: BuildPhase) -> BuildEntry {
         daemon: None,
         queued: Timestamp(1),
         ended: None,
+        egress: None,
     }
 }
 

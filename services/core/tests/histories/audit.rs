@@ -7,11 +7,14 @@ use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{BuildKey, Channel};
 use fabrique_core::relation::Relation;
 use fabrique_core::verdict::Verdict;
-use fabrique_core::view::View;
+use fabrique_core::view::{Declared, View};
+use fabrique_core::work::Generation;
 
 use crate::apps::{AppsCommit, Automatic, Value};
+use crate::arrivals::Arrivals;
 use crate::gather::Sight;
 use crate::ids::{AppsId, Rev, key};
+use crate::quiet;
 use crate::source::Tree;
 use crate::worker::Draft;
 use crate::world::World;
@@ -29,6 +32,11 @@ pub(crate) struct Audit {
     started: BTreeSet<BuildKey>,
     superseded_in_a_row: u32,
     pub(crate) automatic_commits: u32,
+    pub(crate) arrivals: Arrivals,
+    /// The newest wake whose reader came to a decision.
+    pub(crate) decided: Generation,
+    /// Decisions at a target that changes no watched path, with nothing else to say.
+    pub(crate) quiet: u32,
 }
 
 impl Audit {
@@ -39,6 +47,9 @@ impl Audit {
             started: BTreeSet::new(),
             superseded_in_a_row: 0,
             automatic_commits: 0,
+            arrivals: Arrivals::at(0),
+            decided: Generation(0),
+            quiet: 0,
         }
     }
 
@@ -65,7 +76,7 @@ fn slot(channel: Channel) -> usize {
     }
 }
 
-fn part(channel: Channel) -> fn(Tree) -> u32 {
+pub(crate) fn part(channel: Channel) -> fn(Tree) -> u32 {
     match channel {
         Channel::Image => |tree| tree.watched,
         Channel::Infra => |tree| tree.overlay,
@@ -105,6 +116,7 @@ pub(crate) fn committed(world: &mut World, id: AppsId, draft: &Draft) {
     for broken in broken_by(world, &commit, &automatic, &before, draft) {
         world.violate(format!("a{id}: {broken}"));
     }
+    world.audit.arrivals.deployed(&automatic);
     let (environment, slot) = (automatic.environment, slot(automatic.channel));
     world.audit.removed[environment][slot] = None;
     world.audit.committed[environment][slot] = Some(automatic.value);
@@ -144,6 +156,8 @@ fn broken_by(
         let ancestor = matches!(source.truly(rev, head), Relation::Same | Relation::Ahead);
         check(ancestor, "2: the commit is not on the branch");
     }
+    let admitted = draft.sight.target(world).is_some_and(|(_, declared)| declared == Declared::Admitted);
+    check(admitted, "the declaration does not admit a change");
     if let Some(deployed) = shown(before, automatic) {
         let off_branch = |head: Rev| source.truly(deployed.revision, head) == Relation::Diverged;
         let older = source.truly(deployed.revision, rev) == Relation::Behind;
@@ -154,23 +168,22 @@ fn broken_by(
     if let Some(deployed) = shown(before, automatic).filter(|deployed| deployed.build.is_some()) {
         let attempt_is_older = deployed.revision == rev && automatic.value.build < deployed.build;
         check(!attempt_is_older, "2: an older build of one revision replaces a newer one");
-        let ahead = source.truly(deployed.revision, rev) == Relation::Ahead;
-        let same = source.tree(deployed.revision).watched == source.tree(rev).watched;
-        let gone = source.is_gone(deployed.revision);
-        check(!(ahead && same) || gone || draft.asked_anew, "6: the commit changes no watched path");
     }
     let last = world.audit.committed[environment][slot(channel)].as_ref();
     let again = last.is_some_and(|last| last.deploys_as(&automatic.value));
-    check(!again || released || back_at_base, "3: a second automatic commit of one build");
+    check(!again || released || back_at_base, "3: a second automatic commit of one build in a row");
+    let arrived = world.audit.arrivals.admit(automatic);
+    check(arrived || released || back_at_base, "3: one build twice at one arrival of its target");
     let agree = commit.environments[environment].agrees() && before.environments[environment].agrees();
     check(agree, "4: bindings and composition disagree, or a person's binding was overwritten");
     let filled = before.environments[environment].image.shown.is_some();
     check(channel == Channel::Image || filled, "4: an overlay is copied without an image to fill in");
     let hold = before.environments[environment].channel(channel).hold;
     check(!hold.is_some_and(|hold| hold.in_force(world.now)), "5: a held channel moves");
-    let returns = world.audit.removed[environment][slot(channel)]
-        .as_ref()
-        .is_some_and(|removed| is_removed(world, channel, rev, removed.revision));
+    let returns = world.audit.removed[environment][slot(channel)].as_ref().is_some_and(|removed| {
+        let gone = draft.gone.contains(&removed.revision);
+        is_removed(world, channel, rev, (removed.revision, gone))
+    });
     check(!returns || released || back_at_base, "5: what a person removed comes back");
     let recorded = automatic.value.digest.as_ref().is_none_or(|digest| {
         world
@@ -185,11 +198,11 @@ fn broken_by(
 
 /// Whether `rev` went away with `removed`: it is the same or an ancestor, or shows nothing else where it
 /// matters, or the forge lost `removed` so that nobody can tell.
-fn is_removed(world: &World, channel: Channel, rev: Rev, removed: Rev) -> bool {
+fn is_removed(world: &World, channel: Channel, rev: Rev, (removed, gone): (Rev, bool)) -> bool {
     let part = part(channel);
     matches!(world.source.truly(removed, rev), Relation::Same | Relation::Behind)
         || part(world.source.tree(removed)) == part(world.source.tree(rev))
-        || world.source.is_gone(removed)
+        || gone
 }
 
 /// A person, or `repair`, changed `cluster/apps`: notes what automation had committed and is not shown
@@ -205,8 +218,9 @@ pub(crate) fn person_changed(world: &mut World) {
     }
 }
 
-/// Judges a decision: sentence 6, and that an answer which acts has something to act on.
+/// Judges a worker's decision: sentence 6, and that an answer which acts has something to act on.
 pub(crate) fn decision(world: &mut World, sight: Sight, view: &View, decision: &Decision) {
+    quiet::decision(world, sight, view, decision);
     let acts = match &decision.action {
         Action::Build { .. } => true,
         Action::Commit(advances) => {
@@ -229,36 +243,15 @@ pub(crate) fn decision(world: &mut World, sight: Sight, view: &View, decision: &
         }
         Action::Nothing => false,
     };
-    let Some(head) = sight.head else {
+    let Some((_, declared)) = sight.target(world) else {
         if acts {
             world.violate("something is done without a branch");
         }
         return;
     };
-    let differs = (0..world.setup.environments.len()).any(|environment| {
-        CHANNELS.iter().any(|channel| differs(world, sight.base, environment, *channel, head))
-    });
-    let environments = !world.setup.environments.is_empty();
-    let asked = view.environments.iter().any(|e| !e.image.same_inputs);
-    if environments && acts && !differs && !asked {
-        world.violate("6: no watched path differs from what is deployed, and yet something is done");
+    if acts && declared != Declared::Admitted {
+        world.violate("something is done although the declaration does not admit it");
     }
-}
-
-/// Whether what a channel shows lacks something of `head`, as far as automation is concerned.
-fn differs(world: &World, base: AppsId, environment: usize, channel: Channel, head: Rev) -> bool {
-    let setup = world.setup.environments[environment];
-    let state = &world.apps.at(base).environments[environment];
-    let automated = match channel {
-        Channel::Image => setup.follows_builds,
-        Channel::Infra => setup.follows_head,
-    };
-    let shown = state.channel(channel).shown.as_ref();
-    automated
-        && shown.is_none_or(|shown| {
-            let trees = (world.source.tree(shown.revision), world.source.tree(head));
-            part(channel)(trees.0) != part(channel)(trees.1) || world.source.is_gone(shown.revision)
-        })
 }
 
 /// Judges the world at rest: sentence 1 with its exceptions, each of which must be the stated reason.
@@ -268,9 +261,9 @@ pub(crate) fn at_rest(world: &mut World, view: &View, decision: &Decision) {
         world.violate("a worker released the app and left its build behind");
         return;
     }
-    let Some(head) = world.source.head() else { return };
-    let fails = world.source.is_broken(head);
-    let built_key = key(&world.app, head, memory.rebuild);
+    let Some((target, declared)) = Sight::now(world).target(world) else { return };
+    let fails = world.source.is_broken(target);
+    let built_key = key(&world.app, target, memory.rebuild);
     let cancelled = memory
         .failure
         .as_ref()
@@ -278,11 +271,12 @@ pub(crate) fn at_rest(world: &mut World, view: &View, decision: &Decision) {
     if world.setup.environments.is_empty() {
         let built = memory.built.as_ref().map(|built| crate::ids::number(&built.revision));
         let fine = built.is_some_and(|built| {
-            world.source.tree(built).watched == world.source.tree(head).watched
-                || world.source.truly(built, head) == Relation::Behind
+            world.source.tree(built).watched == world.source.tree(target).watched
+                || world.source.truly(built, target) == Relation::Behind
         });
         let recorded = world.record(&built_key).is_some();
-        if !(fine || recorded || fails || cancelled) {
+        let admitted = declared == Declared::Admitted;
+        if admitted && !(fine || recorded || fails || cancelled) {
             world.violate("1: the newest target is not built");
         }
     }
@@ -291,7 +285,7 @@ pub(crate) fn at_rest(world: &mut World, view: &View, decision: &Decision) {
         let environment = view.environments.iter().position(|e| e.name == verdict.environment);
         let Some(environment) = environment else { continue };
         let excused = verdict.channel == Channel::Image && (fails || cancelled);
-        if let Some(why) = misjudged(world, environment, verdict.channel, &verdict.verdict, head, excused) {
+        if let Some(why) = misjudged(world, environment, verdict.channel, &verdict.verdict, target, excused) {
             broken.push(format!("{why} ({} {environment}: {})", verdict.channel, verdict.verdict));
         }
     }
@@ -341,7 +335,11 @@ fn misjudged(
         }
         Verdict::Trouble(_) => (!state.agrees(), "4: the bindings agree"),
         Verdict::TakenBack { .. } => {
-            (removed.is_some_and(|v| is_removed(world, channel, head, v.revision)), "5: nobody removed this")
+            let fits = removed.is_some_and(|removed| {
+                let gone = world.source.is_gone(removed.revision);
+                is_removed(world, channel, head, (removed.revision, gone))
+            });
+            (fits, "5: nobody removed this")
         }
         Verdict::Rewound { .. } => (relation == Some(Relation::Behind), "2: the branch is not behind"),
         Verdict::DeployedUnknown { .. } => {
@@ -355,6 +353,10 @@ fn misjudged(
                 Channel::Infra => setup.follows_head,
             };
             (!automated, "automation moves this channel")
+        }
+        Verdict::NotReady(_) | Verdict::Misdeclared(_) => {
+            let declared = Sight::now(world).target(world).and_then(|(_, declared)| declared.verdict());
+            (declared.as_ref() == Some(verdict), "the declaration says something else")
         }
         Verdict::Older { .. } | Verdict::OffBranch => (false, "a target is judged like a finished build"),
     };

@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 
 use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Desk, Due, Generation, WorkRecord, next_due};
+use fabrique_core::work::{Due, Generation, WorkItem, WorkRecord, next_due};
 use proptest::prelude::*;
 
 const NOW: Timestamp = Timestamp(1_000);
 
 /// The stream of wakes and the store of records, each with one counter for all apps.
 struct Board {
-    desks: Vec<Desk>,
+    items: Vec<WorkItem>,
     wakes: u64,
     changes: u64,
 }
 
 impl Board {
     fn new(apps: usize) -> Self {
-        let desks = (0..apps)
-            .map(|n| Desk {
+        let items = (0..apps)
+            .map(|n| WorkItem {
                 app: AppName::parse(&format!("app-{n}")).expect("a label"),
                 wanted: Generation(0),
                 record: WorkRecord::default(),
@@ -27,33 +27,33 @@ impl Board {
                 lease_expired: false,
             })
             .collect();
-        Self { desks, wakes: 0, changes: 0 }
+        Self { items, wakes: 0, changes: 0 }
     }
 
     fn wake(&mut self, app: usize) {
         self.wakes += 1;
-        self.desks[app].wanted = Generation(self.wakes);
+        self.items[app].wanted = Generation(self.wakes);
     }
 
     fn write(&mut self, app: usize, record: WorkRecord) {
         self.changes += 1;
-        self.desks[app].record = record;
-        self.desks[app].revision = self.changes;
+        self.items[app].record = record;
+        self.items[app].revision = self.changes;
     }
 
     fn next(&self) -> Option<usize> {
-        let due = next_due(&self.desks, NOW)?;
-        self.desks.iter().position(|desk| desk.app == due.app)
+        let due = next_due(&self.items, NOW)?;
+        self.items.iter().position(|item| item.app == due.app)
     }
 
     fn claim(&mut self, app: usize) -> Generation {
-        let claimed = self.desks[app].record.claimed_by("w");
+        let claimed = self.items[app].record.claimed_by("w");
         self.write(app, claimed);
-        self.desks[app].wanted
+        self.items[app].wanted
     }
 
     fn release(&mut self, app: usize, noted: Generation) {
-        let released = self.desks[app].record.released(noted);
+        let released = self.items[app].record.released(noted);
         self.write(app, released);
     }
 }
@@ -113,7 +113,7 @@ proptest! {
                 Turn::Claim => {
                     let Some(app) = board.next() else { continue };
                     for waiting in 0..7 {
-                        if waiting != app && board.desks[waiting].due(NOW) == Due::Now {
+                        if waiting != app && board.items[waiting].due(NOW) == Due::Now {
                             let times = passed.entry((waiting, app)).or_default();
                             *times += 1;
                             prop_assert!(*times <= 1, "{app} passed {waiting} twice");
@@ -149,7 +149,7 @@ proptest! {
                 }
             }
             if held.is_none() {
-                let due = board.desks[0].due(NOW) == Due::Now;
+                let due = board.items[0].due(NOW) == Due::Now;
                 prop_assert_eq!(due, woken_since_read);
             }
         }
@@ -161,11 +161,11 @@ proptest! {
     ) {
         let record = WorkRecord::default().claimed_by("w");
         let record = record.released_to_wait(Generation(noted), Timestamp(until));
-        let mut desk = Board::new(1).desks.remove(0);
-        desk.wanted = Generation(noted + newer);
-        desk.record = record;
+        let mut item = Board::new(1).items.remove(0);
+        item.wanted = Generation(noted + newer);
+        item.record = record;
         let over = newer > 0 || now >= until;
         let expected = if over { Due::Now } else { Due::At(Timestamp(until)) };
-        prop_assert_eq!(desk.due(Timestamp(now)), expected);
+        prop_assert_eq!(item.due(Timestamp(now)), expected);
     }
 }

@@ -1,10 +1,14 @@
 //! How a [`View`] is gathered from the truth: the contract between the decision and whoever feeds it.
 
+use std::collections::BTreeSet;
+
 use fabrique_core::decision::{Decision, decide};
 use fabrique_core::id::{BuildKey, Channel};
 use fabrique_core::memory::{ChannelMemory, Committed, Memory};
 use fabrique_core::relation::{Relation, Watched};
-use fabrique_core::view::{EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Step, Target, View};
+use fabrique_core::view::{
+    Declared, EnvironmentView, HoldView, ImageView, InfraView, LastBuilt, Step, Target, View,
+};
 
 use crate::apps::{Automatic, ChannelState, Value};
 use crate::ids::{AppsId, Rev, apps_revision, environment_name, key, number, revision};
@@ -22,6 +26,34 @@ impl Sight {
     pub(crate) fn now(world: &World) -> Self {
         Self { base: world.apps.head(), head: world.source.head() }
     }
+
+    /// The head, or the ancestor that it pins, and whether the app may be changed.
+    pub(crate) fn target(self, world: &World) -> Option<(Rev, Declared)> {
+        let head = self.head?;
+        let declares = world.source.tree(head).declares;
+        let refused = |why: &str| Declared::Refused(why.into());
+        let ready = if declares.not_ready { Declared::Waits("not ready".into()) } else { Declared::Admitted };
+        Some(match declares.pin {
+            None => (head, ready),
+            Some(pin) if !matches!(world.source.truly(pin, head), Relation::Same | Relation::Ahead) => {
+                (head, refused("the pin is no ancestor"))
+            }
+            Some(pin) if self.is_behind(world, pin) => (pin, refused("the pin is behind what is deployed")),
+            Some(pin) => (pin, ready),
+        })
+    }
+
+    /// Whether automation would lead a channel back to `pin`.
+    fn is_behind(self, world: &World, pin: Rev) -> bool {
+        let channels = world.apps.at(self.base).environments.iter().zip(&world.setup.environments);
+        let mut followed = channels.flat_map(|(state, setup)| {
+            [(&state.image, setup.follows_builds), (&state.infra, setup.follows_head)]
+        });
+        followed.any(|(channel, follows)| {
+            let shown = channel.shown.as_ref().filter(|_| follows);
+            shown.is_some_and(|shown| world.source.relation(shown.revision, pin) == Relation::Behind)
+        })
+    }
 }
 
 /// Decides, and checks that the same view gets the same answer.
@@ -34,13 +66,14 @@ pub(crate) fn decide_twice(world: &mut World, view: &View) -> Decision {
 }
 
 pub(crate) fn view(world: &World, sight: Sight, memory: &Memory) -> View {
-    let target = match sight.head {
+    let (rev, declared) = sight.target(world).unzip();
+    let target = match rev {
         None => Target::Nothing("the branch does not exist".into()),
-        Some(head) => Target::At { revision: revision(head), key: key(&world.app, head, memory.rebuild) },
+        Some(rev) => Target::At { revision: revision(rev), key: key(&world.app, rev, memory.rebuild) },
     };
-    let environments = sight.head.map_or_else(Vec::new, |head| {
+    let environments = rev.map_or_else(Vec::new, |rev| {
         (0..world.setup.environments.len())
-            .map(|i| environment(world, sight, i, (head, None), memory))
+            .map(|i| environment(world, sight, i, (rev, None), memory))
             .collect()
     });
     let step = |from: Rev, to: Rev| step(world, from, to, |tree| tree.watched);
@@ -50,24 +83,24 @@ pub(crate) fn view(world: &World, sight: Sight, memory: &Memory) -> View {
     };
     View {
         now: world.now,
+        head: sight.head.map(revision),
         target,
+        declared: declared.unwrap_or_default(),
+        awaits: BTreeSet::new(),
         environments,
-        last_built: memory
-            .built
-            .as_ref()
-            .zip(sight.head)
-            .filter(|_| world.setup.environments.is_empty())
-            .map(|(built, head)| {
+        last_built: memory.built.as_ref().zip(rev).filter(|_| world.setup.environments.is_empty()).map(
+            |(built, rev)| {
                 let from = number(&built.revision);
                 let same_inputs = built.key == key(&world.app, from, memory.rebuild);
-                LastBuilt { step: step(from, head), same_inputs }
-            }),
+                LastBuilt { step: step(from, rev), same_inputs }
+            },
+        ),
         record,
         running_to_target: memory
             .running
             .as_ref()
-            .zip(sight.head)
-            .map(|(running, head)| running_to(world, number(&running.revision), head)),
+            .zip(rev)
+            .map(|(running, rev)| running_to(world, number(&running.revision), rev)),
         memory: memory.clone(),
         policy: world.policy.clone(),
     }
@@ -81,7 +114,7 @@ fn running_to(world: &World, running: Rev, head: Rev) -> Watched {
     }
 }
 
-/// One environment: its image channel gathered for `candidate`, its infra channel for the head. A finished
+/// One environment: its image channel gathered for `candidate`, its infra channel for the target. A finished
 /// build brings the key it was built under.
 pub(crate) fn environment(
     world: &World,
@@ -90,7 +123,7 @@ pub(crate) fn environment(
     (candidate, built_under): (Rev, Option<&BuildKey>),
     memory: &Memory,
 ) -> EnvironmentView {
-    let head = sight.head.unwrap_or(candidate);
+    let target = sight.target(world).map_or(candidate, |(target, _)| target);
     let state = &world.apps.at(sight.base).environments[index];
     let setup = world.setup.environments[index];
     let name = environment_name(index);
@@ -103,6 +136,7 @@ pub(crate) fn environment(
         name,
         image: ImageView {
             trouble: trouble(),
+            waits: None,
             follows_builds: setup.follows_builds,
             hold: hold(world, &state.image),
             step: step_of(&state.image, candidate, |tree| tree.watched),
@@ -112,10 +146,11 @@ pub(crate) fn environment(
         },
         infra: InfraView {
             trouble: trouble(),
+            waits: None,
             follows_head: setup.follows_head,
             hold: hold(world, &state.infra),
-            step: step_of(&state.infra, head, |tree| tree.overlay),
-            taken_back: taken_back(world, &state.infra, &infra, head, |tree| tree.overlay),
+            step: step_of(&state.infra, target, |tree| tree.overlay),
+            taken_back: taken_back(world, &state.infra, &infra, target, |tree| tree.overlay),
         },
     }
 }

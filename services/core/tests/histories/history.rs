@@ -11,12 +11,17 @@ use fabrique_core::work::Due;
 use proptest::prelude::*;
 
 use crate::apps::{Hold, Value};
+use crate::arrivals;
 use crate::audit;
 use crate::gather::{self, Sight};
 use crate::ids::revision;
+use crate::quiet;
 use crate::source::Touch;
 use crate::worker::{At, Ended};
 use crate::world::{Delivery, EnvironmentSetup, Setup, World};
+
+/// How often everything is done that is to be done before the app has to be at rest.
+const ROUNDS: usize = 40;
 
 /// One step of a history. Numbers choose among what is there, modulo how much there is.
 #[derive(Debug, Clone, Copy)]
@@ -127,8 +132,15 @@ pub(crate) fn apply(world: &mut World, op: Op) {
         Op::Push(..) | Op::Merge(..) | Op::ForcePush { .. } | Op::Rewind(..) | Op::Jump(..) => {
             source(world, op);
         }
-        Op::DeleteBranch => world.source.point(None),
-        Op::Collect => world.source.collect(),
+        Op::DeleteBranch => {
+            world.source.point(None);
+            arrivals::branch_pointed(world);
+            world.told = false;
+        }
+        Op::Collect => {
+            world.source.collect();
+            world.told = false;
+        }
         Op::Person(person, delivery) => {
             by_person(world, person);
             audit::person_changed(world);
@@ -144,10 +156,15 @@ pub(crate) fn apply(world: &mut World, op: Op) {
             if let Some(digest) = digests.get(n % digests.len().max(1)) {
                 world.registry.remove(digest);
                 world.audit.builds_may_start_again();
+                world.told = false;
             }
         }
         Op::DeliverLate => world.deliver_late(),
-        Op::Sleep(seconds) => world.now = world.now.after(Duration::from_secs(seconds)),
+        Op::Sleep(seconds) => {
+            // It may be the end of a hold.
+            world.now = world.now.after(Duration::from_secs(seconds));
+            world.told = false;
+        }
         Op::Crash(w) => {
             if let Some(worker) = pick(world, w) {
                 world.workers[worker] = crate::worker::Worker::default();
@@ -196,6 +213,7 @@ fn source(world: &mut World, op: Op) {
         _ => return,
     };
     repository.point(Some(head));
+    arrivals::branch_pointed(world);
     world.log(format!("   the head is c{head}"));
     world.wake(delivery);
 }
@@ -254,8 +272,8 @@ fn by_command(world: &mut World, command: Command) {
         Command::Retry => world.memory.update(|memory| memory.failure = None),
         Command::Rebuild => world.memory.update(|memory| memory.rebuild += 1),
         Command::Release => {
-            let head = world.source.head().map(revision);
-            world.memory.update(|memory| memory.released = head);
+            let target = Sight::now(world).target(world).map(|(target, _)| revision(target));
+            world.memory.update(|memory| memory.released = target);
         }
         Command::Cancel => {
             let memory = &world.memory.value;
@@ -310,6 +328,7 @@ pub(crate) fn sweep(world: &mut World) -> Action {
     drop_dead_build(world, &mut memory);
     let view = gather::view(world, sight, &memory);
     let decision = gather::decide_twice(world, &view);
+    quiet::decision(world, sight, &view, &decision);
     let wakes = acts(&decision.action);
     if wakes {
         world.wake(Delivery::Once);
@@ -337,19 +356,15 @@ fn acts(action: &Action) -> bool {
 
 /// No more faults: sweeps, works and waits until nothing is left to do, and judges what is there.
 pub(crate) fn come_to_rest(world: &mut World) {
-    const ROUNDS: usize = 40;
     world.log("-- no more faults");
-    world.lose_answer = false;
-    for worker in 0..world.workers.len() {
-        set_stopped(world, worker, false);
-    }
+    end_faults(world);
     for _ in 0..ROUNDS {
         let swept = sweep(world);
         if !work_until_idle(world) {
             world.violate("a worker never comes to an end");
             return;
         }
-        match (world.desk(false).due(world.now), swept) {
+        match (world.item(false).due(world.now), swept) {
             (Due::At(time), _) => world.now = time,
             // Nobody is woken for a wait; the sweep after it finds that it is over.
             (Due::No, Action::WaitUntil(time)) => world.now = world.now.max(time),
@@ -367,6 +382,34 @@ pub(crate) fn come_to_rest(world: &mut World) {
     world.violate("the app never comes to rest");
 }
 
+fn end_faults(world: &mut World) {
+    world.lose_answer = false;
+    for worker in 0..world.workers.len() {
+        set_stopped(world, worker, false);
+    }
+}
+
+/// No more faults, and no reconciler either: what was acknowledged is decided, and where it told of all that
+/// changed, that is enough to come to rest.
+pub(crate) fn live_on_wakes(mut world: World) -> Result<(), String> {
+    world.log("-- no more faults, and no reconciler");
+    end_faults(&mut world);
+    for _ in 0..ROUNDS {
+        if !work_until_idle(&mut world) {
+            world.violate("a worker never comes to an end");
+        }
+        let Due::At(time) = world.item(false).due(world.now) else { break };
+        world.now = time;
+    }
+    if world.audit.decided < world.wanted {
+        world.violate("6: a wake was acknowledged and nobody decided after it");
+    }
+    if world.told {
+        judge_at_rest(&mut world);
+    }
+    world.verdict()
+}
+
 fn work_until_idle(world: &mut World) -> bool {
     const STEPS: usize = 400;
     for _ in 0..STEPS {
@@ -375,7 +418,7 @@ fn work_until_idle(world: &mut World) -> bool {
             work(world, worker, false);
         }
         let idle = world.workers.iter().all(|worker| worker.job.is_none());
-        if idle && world.desk(false).due(world.now) != Due::Now {
+        if idle && world.item(false).due(world.now) != Due::Now {
             return true;
         }
     }
@@ -394,6 +437,25 @@ fn judge_at_rest(world: &mut World) {
     }
 }
 
+/// Where all shows the target, nothing follows from heads that change no watched path, heard of or swept up.
+fn push_what_changes_nothing(world: &mut World) {
+    if world.verdict().is_err() || !quiet::shows_the_target(world) {
+        return;
+    }
+    let done = |world: &World| (world.builds(), world.audit.automatic_commits);
+    let before = done(world);
+    for delivery in [Delivery::Once, Delivery::Lost] {
+        apply(world, Op::Push(Touch::Nothing, delivery));
+        if delivery == Delivery::Lost && acts(&sweep(world)) {
+            world.violate("6: the reconciler is not silent about a head that changes no watched path");
+        }
+        work_until_idle(world);
+    }
+    if done(world) != before {
+        world.violate("6: a build or a commit follows from heads that change no watched path");
+    }
+}
+
 /// Plays `ops` from a new world to its rest.
 pub(crate) fn play(setup: Setup, ops: &[Op]) -> Result<World, String> {
     let mut world = World::new(setup);
@@ -401,7 +463,9 @@ pub(crate) fn play(setup: Setup, ops: &[Op]) -> Result<World, String> {
         apply(&mut world, *op);
         world.verdict()?;
     }
+    live_on_wakes(world.clone())?;
     come_to_rest(&mut world);
+    push_what_changes_nothing(&mut world);
     world.verdict()?;
     Ok(world)
 }
@@ -425,6 +489,8 @@ fn touches() -> impl Strategy<Value = Touch> {
         2 => Just(Touch::Overlay),
         2 => Just(Touch::Both),
         1 => (0..8_usize).prop_map(Touch::Restore),
+        2 => (prop::bool::weighted(0.3), proptest::option::of(0..12_usize))
+            .prop_map(|(not_ready, pin)| Touch::Declare { not_ready, pin }),
     ]
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fabrique_core::app::{App, BuildSpec, Source};
+use fabrique_core::app::{App, BuildResources, BuildSpec, Source};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{
     AppName, BranchName, BuildId, BuildKey, EnvironmentName, ImageRepository, Platform, RelPath, RepoName,
@@ -54,6 +54,7 @@ pub(crate) fn app() -> App {
             repo: RepoName::parse("atlas/atlas").expect("two names"),
             branch: BranchName::parse("main").expect("a branch"),
             declaration: None,
+            migrations: None,
         },
         image: ImageRepository::parse("registry:80/citation").expect("host and name"),
         build: BuildSpec {
@@ -66,6 +67,8 @@ pub(crate) fn app() -> App {
             watch: Vec::new(),
             timeout: Duration::from_mins(30),
             trust: TrustDomain::parse("atlas").expect("a name"),
+            resources: BuildResources::default(),
+            registry_cache: None,
         },
         environments: Vec::new(),
     }

@@ -2,7 +2,7 @@
 
 use fabrique_core::id::{Channel, Digest};
 
-use crate::history::{Command, Op, PersonOp, apply, come_to_rest, play, sweep};
+use crate::history::{Command, Op, PersonOp, apply, come_to_rest, live_on_wakes, play, sweep};
 use crate::ids::{Rev, key};
 use crate::source::Touch;
 use crate::worker::{At, Building, Ended, Job, Worker};
@@ -188,6 +188,32 @@ fn a_head_that_leaves_and_comes_back_is_deployed_again_from_its_record() {
     let world = told(&[&away[..], &[Op::Jump(1, Delivery::Once), WORK]].concat());
     assert_eq!(deployed(&world), Some(1));
     assert_eq!(world.records.len(), 2, "the first build's record must be adopted, not built again");
+}
+
+#[test]
+fn a_build_is_committed_once_for_each_arrival_of_its_target() {
+    let force = Op::ForcePush { back: 1, touch: Touch::Watched, delivery: Delivery::Once };
+    let mut world = told(&[PUSH, WORK, BUILT, WORK, force, WORK, BUILT, WORK]);
+    for (arrivals, target) in (3..).zip([1, 2, 1, 2, 1]) {
+        for op in [Op::Jump(target, Delivery::Twice), WORK, Op::Sweep, WORK, Op::Crash(0), Op::Sweep, WORK] {
+            apply(&mut world, op);
+        }
+        holds(&world);
+        assert_eq!((deployed(&world), world.audit.automatic_commits), (Some(target), arrivals));
+    }
+    assert_eq!(world.records.len(), 2, "each build's record must be adopted, not built again");
+}
+
+#[test]
+fn a_push_during_the_write_back_is_built_and_deployed_without_the_reconciler() {
+    let mut world = told(&[PUSH, WORK, BUILT]);
+    steps_until(&mut world, 0, |at| matches!(at, At::Settle));
+    for op in [PUSH, WORK, BUILT, WORK] {
+        apply(&mut world, op);
+    }
+    holds(&world);
+    assert_eq!((deployed(&world), world.audit.decided), (Some(2), world.wanted));
+    live_on_wakes(world).unwrap_or_else(|report| panic!("{report}"));
 }
 
 #[test]

@@ -13,6 +13,17 @@ pub(crate) struct Tree {
     pub(crate) watched: u32,
     /// The overlay.
     pub(crate) overlay: u32,
+    /// The declaration, which is watched too.
+    pub(crate) declares: Declares,
+}
+
+/// What a commit's declaration says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Declares {
+    /// `ready: false`.
+    pub(crate) not_ready: bool,
+    /// `revision: …`, which may be no ancestor.
+    pub(crate) pin: Option<Rev>,
 }
 
 /// What a new commit does to its parent's tree.
@@ -24,6 +35,11 @@ pub(crate) enum Touch {
     Broken,
     Overlay,
     Both,
+    /// Another declaration. The pin is a commit that there is.
+    Declare {
+        not_ready: bool,
+        pin: Option<usize>,
+    },
     /// Puts the tree of an earlier commit back, as `git revert` does.
     Restore(usize),
 }
@@ -47,7 +63,10 @@ pub(crate) struct Source {
 impl Source {
     /// A repository with one commit, `c0`, on its branch.
     pub(crate) fn new() -> Self {
-        let first = Commit { parents: Vec::new(), tree: Tree { watched: 0, overlay: 0 } };
+        let first = Commit {
+            parents: Vec::new(),
+            tree: Tree { watched: 0, overlay: 0, declares: Declares::default() },
+        };
         Self {
             commits: vec![first],
             gone: BTreeSet::new(),
@@ -77,6 +96,10 @@ impl Source {
         self.gone.contains(&rev)
     }
 
+    pub(crate) fn gone(&self) -> &BTreeSet<Rev> {
+        &self.gone
+    }
+
     /// Makes a commit on top of `parents` without moving the branch.
     pub(crate) fn commit(&mut self, parents: Vec<Rev>, touch: Touch) -> Rev {
         let mut tree = self.tree(parents[0]);
@@ -88,7 +111,11 @@ impl Source {
                 self.broken.insert(tree.watched);
             }
             Touch::Overlay => tree.overlay = self.fresh(),
-            Touch::Both => tree = Tree { watched: self.fresh(), overlay: self.fresh() },
+            Touch::Both => tree = Tree { watched: self.fresh(), overlay: self.fresh(), ..tree },
+            Touch::Declare { not_ready, pin } => {
+                let pin = pin.map(|pin| pin % self.commits.len());
+                tree = Tree { watched: self.fresh(), declares: Declares { not_ready, pin }, ..tree };
+            }
             Touch::Restore(of) => tree = self.tree(of % self.commits.len()),
         }
         self.commits.push(Commit { parents, tree });

@@ -1,5 +1,7 @@
 //! Rules that hold for every view, also for views that no history leads to.
 
+use std::collections::BTreeSet;
+
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::{Channel, Digest};
@@ -7,8 +9,10 @@ use fabrique_core::memory::{Memory, Running};
 use fabrique_core::policy::Policy;
 use fabrique_core::relation::{Relation, Watched};
 use fabrique_core::time::Timestamp;
-use fabrique_core::verdict::{Candidate, Verdict, judge_image};
-use fabrique_core::view::{EnvironmentView, HoldView, ImageView, InfraView, Recorded, Step, Target, View};
+use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
+use fabrique_core::view::{
+    Declared, EnvironmentView, HoldView, ImageView, InfraView, Recorded, Step, Target, View,
+};
 use proptest::option::of;
 use proptest::prelude::*;
 
@@ -53,6 +57,7 @@ fn environments() -> impl Strategy<Value = EnvironmentView> {
         |(follows_builds, hold, step, same_inputs, taken_back)| ImageView {
             follows_builds,
             trouble: None,
+            waits: None,
             hold,
             digest: step.as_ref().map(|_| Digest::of(b"deployed")),
             step,
@@ -64,6 +69,7 @@ fn environments() -> impl Strategy<Value = EnvironmentView> {
         |(follows_head, hold, step, taken_back)| InfraView {
             follows_head,
             trouble: None,
+            waits: None,
             hold,
             step,
             taken_back,
@@ -75,6 +81,14 @@ fn environments() -> impl Strategy<Value = EnvironmentView> {
         image: ImageView { trouble: changed, ..image },
         infra: InfraView { trouble: elsewhere, ..infra },
     })
+}
+
+fn declared() -> impl Strategy<Value = Declared> {
+    prop_oneof![
+        4 => Just(Declared::Admitted),
+        1 => Just(Declared::Waits("not ready".into())),
+        1 => Just(Declared::Refused("no such version".into())),
+    ]
 }
 
 fn failures() -> impl Strategy<Value = Failure> {
@@ -128,8 +142,8 @@ fn views() -> impl Strategy<Value = View> {
         }
     });
     let environments = proptest::collection::vec(environments(), 0..3);
-    (target, environments, memories(), any::<bool>(), of(any::<bool>())).prop_map(
-        |(target, mut environments, memory, recorded, running_changed)| {
+    (target, declared(), environments, memories(), any::<bool>(), of(any::<bool>())).prop_map(
+        |(target, declared, mut environments, memory, recorded, running_changed)| {
             for (index, environment) in environments.iter_mut().enumerate() {
                 environment.name = environment_name(index % 2);
             }
@@ -139,7 +153,10 @@ fn views() -> impl Strategy<Value = View> {
                 running_changed.map(|c| if c { Watched::Changed } else { Watched::Unchanged });
             View {
                 now: NOW,
+                head: Some(revision(TARGET)),
                 target,
+                declared,
+                awaits: BTreeSet::new(),
                 environments,
                 last_built: None,
                 record,
@@ -225,8 +242,12 @@ proptest! {
     }
 
     #[test]
-    fn a_persons_word_stands(environment in environments(), released in any::<bool>()) {
-        if judge_image(&environment, Candidate::Target, released) != Verdict::Advance {
+    fn a_persons_word_stands(
+        environment in environments(),
+        released in any::<bool>(),
+        declared in declared(),
+    ) {
+        if judge_image(&environment, Candidate::Target, released, &declared) != Verdict::Advance {
             return Ok(());
         }
         let image = &environment.image;
@@ -244,11 +265,49 @@ proptest! {
     }
 
     #[test]
-    fn the_guard_is_never_weaker_than_the_decision(environment in environments(), released in any::<bool>()) {
-        let target = judge_image(&environment, Candidate::Target, released);
+    fn what_is_declared_stops_changes_and_nothing_else(
+        environment in environments(),
+        released in any::<bool>(),
+        has_image in any::<bool>(),
+        declared in declared(),
+    ) {
+        let judged = |declared: &Declared| {
+            let image = judge_image(&environment, Candidate::Target, released, declared);
+            [image, judge_infra(&environment, has_image, released, declared)]
+        };
+        for (free, said) in judged(&Declared::Admitted).into_iter().zip(judged(&declared)) {
+            match declared.verdict() {
+                Some(stopped) if said == stopped => {
+                    let moves_or_leads_back = matches!(
+                        free,
+                        Verdict::Advance | Verdict::Rewound { .. } | Verdict::DeployedUnknown { .. }
+                    );
+                    prop_assert!(moves_or_leads_back, "{free} became {said}");
+                }
+                Some(_) => prop_assert!(said == free && free != Verdict::Advance),
+                None => prop_assert_eq!(said, free),
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_built_or_committed_that_is_not_admitted(view in views()) {
+        let decision = decide(&view);
+        if matches!(decision.action, Action::Build { .. } | Action::Commit(_)) {
+            prop_assert_eq!(&view.declared, &Declared::Admitted);
+        }
+    }
+
+    #[test]
+    fn the_guard_is_never_weaker_than_the_decision(
+        environment in environments(),
+        released in any::<bool>(),
+        declared in declared(),
+    ) {
+        let target = judge_image(&environment, Candidate::Target, released, &declared);
         let deployed_to_target = environment.image.step.as_ref().map(|step| step.relation);
         let at_head = Candidate::Build { target: Relation::Same, deployed_to_target };
-        let guard = judge_image(&environment, at_head, released);
+        let guard = judge_image(&environment, at_head, released, &declared);
         prop_assert!(guard != Verdict::Advance || target == Verdict::Advance);
     }
 
@@ -260,7 +319,7 @@ proptest! {
         left in prop_oneof![Just(Relation::Behind), Just(Relation::Diverged), Just(Relation::Unknown)],
     ) {
         let candidate = Candidate::Build { target: left, deployed_to_target };
-        prop_assert_ne!(judge_image(&environment, candidate, released), Verdict::Advance);
+        prop_assert_ne!(judge_image(&environment, candidate, released, &Declared::Admitted), Verdict::Advance);
     }
 }
 
@@ -271,18 +330,49 @@ fn an_older_build_on_the_branch_replaces_what_a_force_push_left_behind() {
         let image = ImageView {
             follows_builds: true,
             trouble: None,
+            waits: None,
             hold: None,
             step: Some(step),
             digest: None,
             same_inputs: true,
             taken_back: None,
         };
-        let infra =
-            InfraView { follows_head: false, trouble: None, hold: None, step: None, taken_back: None };
+        let infra = InfraView::default();
         let environment = EnvironmentView { name: environment_name(0), image, infra };
         let target = Relation::Ahead;
-        judge_image(&environment, Candidate::Build { target, deployed_to_target }, false)
+        judge_image(&environment, Candidate::Build { target, deployed_to_target }, false, &Declared::Admitted)
     };
     assert_eq!(guard(Some(Relation::Diverged)), Verdict::Advance);
     assert_eq!(guard(Some(Relation::Ahead)), Verdict::Older { deployed: revision(3) });
+}
+
+#[test]
+fn what_came_too_early_waits_for_nobody_to_mend_it_unless_something_is_to_be_mended() {
+    let judged = |trouble: Option<&str>| {
+        let image = ImageView {
+            follows_builds: true,
+            trouble: trouble.map(str::to_owned),
+            waits: Some("base is not deployed".to_owned()),
+            hold: None,
+            step: None,
+            digest: None,
+            same_inputs: true,
+            taken_back: None,
+        };
+        let infra = InfraView {
+            follows_head: true,
+            trouble: trouble.map(str::to_owned),
+            waits: image.waits.clone(),
+            hold: None,
+            step: None,
+            taken_back: None,
+        };
+        let environment = EnvironmentView { name: environment_name(0), image, infra };
+        let image = judge_image(&environment, Candidate::Target, false, &Declared::Admitted);
+        assert_eq!(image, judge_infra(&environment, true, false, &Declared::Admitted));
+        image
+    };
+    let waits = judged(None);
+    assert_eq!((&waits, waits.needs_person()), (&Verdict::NotReady("base is not deployed".into()), false));
+    assert_eq!(judged(Some("a binding was changed")), Verdict::Trouble("a binding was changed".into()));
 }

@@ -1,6 +1,8 @@
 //! A worker: wake → decision → digest → commit, one effect per step, so that a history can crash, stop
 //! or overtake it between any two of them.
 
+use std::collections::BTreeSet;
+
 use fabrique_core::decision::{Action, Advance, Reason};
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{BuildId, BuildKey, Channel, Digest};
@@ -51,19 +53,34 @@ pub(crate) enum Ended {
 pub(crate) enum At {
     Note,
     ReadApps,
-    ReadHead { base: AppsId },
+    ReadHead {
+        base: AppsId,
+    },
     Decide(Sight),
-    Start { rev: Rev, key: BuildKey, seen: u64 },
+    Start {
+        rev: Rev,
+        key: BuildKey,
+        seen: u64,
+    },
     Build,
-    Stop { superseded: bool, seen: u64 },
+    Stop {
+        superseded: bool,
+        seen: u64,
+    },
     Fail(FailureKind),
     Record(Digest),
     MarkPushed(Digest),
     GuardApps,
-    GuardHead { base: AppsId },
+    GuardHead {
+        base: AppsId,
+    },
     Guard(Sight),
     Intend(Draft),
     Push(Draft),
+    /// The push had no answer: whether it arrived is looked up.
+    ReadBack {
+        tip: AppsId,
+    },
     Settle,
     EndBuild,
     Release(Option<Timestamp>),
@@ -76,10 +93,10 @@ pub(crate) struct Draft {
     pub(crate) commits: Vec<AppsId>,
     /// The target that a person had released when this was decided.
     pub(crate) released: Option<Rev>,
-    /// Whether a person ever asked for a rebuild.
-    pub(crate) asked_anew: bool,
     /// How often `cluster/apps` had been reset by then.
     pub(crate) resets: u32,
+    /// What the forge had lost by then: what it loses before the push changes no verdict any more.
+    pub(crate) gone: BTreeSet<Rev>,
 }
 
 /// The next step of worker `w`: a claim when it is idle, the next effect of its job otherwise.
@@ -98,7 +115,7 @@ pub(crate) fn step(world: &mut World, w: usize, impatient: bool) {
 }
 
 fn claim(world: &mut World, w: usize, impatient: bool) {
-    if world.desk(impatient).due(world.now) != Due::Now {
+    if world.item(impatient).due(world.now) != Due::Now {
         return;
     }
     if world.work.value.holder.is_some() {
@@ -144,6 +161,7 @@ impl Step<'_> {
             At::Guard(sight) => self.guard(sight),
             At::Intend(draft) => return self.intend(draft),
             At::Push(draft) => self.push(&draft),
+            At::ReadBack { tip } => self.read_back(tip),
             At::Settle => self.settle(),
             At::EndBuild => self.end_build(),
             At::Release(wait) => {
@@ -189,7 +207,7 @@ impl Step<'_> {
             self.world.audit.builds_may_start_again();
             self.log("drops a build that is not wanted any more");
         }
-        let target = sight.head.map(revision);
+        let target = sight.target(self.world).map(|(target, _)| revision(target));
         if memory.released.is_some() && memory.released != target {
             memory.released = None;
         }
@@ -201,6 +219,7 @@ impl Step<'_> {
         if memory != self.world.memory.value {
             self.world.memory.update(|m| *m = memory);
         }
+        self.world.audit.decided = self.world.audit.decided.max(self.job.noted);
         self.log(&format!(
             "decides at a{} and {}: {}",
             sight.base,
@@ -335,13 +354,14 @@ impl Step<'_> {
         self.world.memory.update(|m| *m = memory.clone());
         self.job.at = At::EndBuild;
         let (Some(building), Some(head)) = (self.job.building.clone(), sight.head) else { return };
+        let Some((target, declared)) = sight.target(self.world) else { return };
         let Some(Ended::Built(digest)) = building.ended else { return };
         if !self.world.registry.contains(&digest) {
             return;
         }
         let released = memory.released == Some(revision(building.rev));
         let source = &self.world.source;
-        let target = source.relation(building.rev, head);
+        let target = source.relation(building.rev, target);
         let mut advances = Vec::new();
         for index in 0..self.world.setup.environments.len() {
             let shown = self.world.apps.at(sight.base).environments[index].image.shown.as_ref();
@@ -349,7 +369,7 @@ impl Step<'_> {
             let view =
                 gather::environment(self.world, sight, index, (building.rev, Some(&building.key)), &memory);
             let candidate = Candidate::Build { target, deployed_to_target };
-            if judge_image(&view, candidate, released) == Verdict::Advance {
+            if judge_image(&view, candidate, released, &declared) == Verdict::Advance {
                 advances.push(Advance::Image {
                     environment: environment_name(index),
                     revision: revision(building.rev),
@@ -367,6 +387,7 @@ impl Step<'_> {
 
     /// One commit per advance, chained on the base.
     fn draft(&mut self, sight: Sight, advances: &[Advance]) -> Draft {
+        crate::quiet::drafted(self.world, sight.base, advances);
         let mut tip = sight.base;
         let mut commits = Vec::new();
         for advance in advances {
@@ -380,8 +401,8 @@ impl Step<'_> {
             commits.push(tip);
         }
         let released = self.world.memory.value.released.as_ref().map(number);
-        let asked_anew = self.world.memory.value.rebuild > 0;
-        Draft { sight, commits, released, asked_anew, resets: self.world.apps.resets() }
+        let (resets, gone) = (self.world.apps.resets(), self.world.source.gone().clone());
+        Draft { sight, commits, released, resets, gone }
     }
 
     fn intend(&mut self, draft: Draft) -> bool {
@@ -408,10 +429,9 @@ impl Step<'_> {
 
     fn push(&mut self, draft: &Draft) {
         let tip = draft.commits.last().copied().unwrap_or(draft.sight.base);
-        let again = if self.job.building.is_some() { At::GuardApps } else { At::ReadApps };
         if !self.world.apps.push(draft.sight.base, tip) {
             self.log(&format!("is refused: cluster/apps is not at a{} any more", draft.sight.base));
-            self.job.at = again;
+            self.job.at = self.again();
             return;
         }
         for id in &draft.commits {
@@ -419,10 +439,19 @@ impl Step<'_> {
         }
         if std::mem::take(&mut self.world.lose_answer) {
             self.log("does not hear how its push ended");
-            self.job.at = again;
+            self.job.at = At::ReadBack { tip };
         } else {
             self.job.at = At::Settle;
         }
+    }
+
+    fn again(&self) -> At {
+        if self.job.building.is_some() { At::GuardApps } else { At::ReadApps }
+    }
+
+    /// The committer looks for its own commit: it does not judge anew what arrived.
+    fn read_back(&mut self, tip: AppsId) {
+        self.job.at = if self.world.apps.is_pushed(tip) { At::Settle } else { self.again() };
     }
 
     fn settle(&mut self) {

@@ -9,7 +9,7 @@ use fabrique_core::memory::Memory;
 use fabrique_core::policy::Policy;
 use fabrique_core::time::Timestamp;
 use fabrique_core::view::Recorded;
-use fabrique_core::work::{Desk, Generation, WorkRecord};
+use fabrique_core::work::{Generation, WorkItem, WorkRecord};
 
 use crate::apps::Apps;
 use crate::audit::Audit;
@@ -70,6 +70,8 @@ pub(crate) struct World {
     pub(crate) work: Versioned<WorkRecord>,
     pub(crate) wanted: Generation,
     late: u32,
+    /// Whether a wake was acknowledged after the last change that somebody has to look at.
+    pub(crate) told: bool,
     pub(crate) workers: Vec<Worker>,
     /// The answer to the next push to `cluster/apps` gets lost on its way.
     pub(crate) lose_answer: bool,
@@ -96,6 +98,7 @@ impl World {
             work: Versioned::default(),
             wanted: Generation(0),
             late: 0,
+            told: false,
             workers: vec![Worker::default(); 2],
             lose_answer: false,
             builds: 0,
@@ -136,34 +139,46 @@ impl World {
         ids::build_id(&self.app, self.builds)
     }
 
+    /// How many builds were started.
+    pub(crate) fn builds(&self) -> u64 {
+        self.builds
+    }
+
     /// What the record names for `key`, if the registry still answers for it.
     pub(crate) fn record(&self, key: &BuildKey) -> Option<Recorded> {
         self.records.get(key).filter(|recorded| self.registry.contains(&recorded.digest)).cloned()
     }
 
+    /// Something changed, and this becomes of the message.
     pub(crate) fn wake(&mut self, delivery: Delivery) {
         match delivery {
-            Delivery::Once => self.wanted.0 += 1,
-            Delivery::Twice => self.wanted.0 += 2,
+            Delivery::Once => self.acknowledge(1),
+            Delivery::Twice => self.acknowledge(2),
             Delivery::Late => self.late += 1,
             Delivery::Lost => {}
         }
+        self.told = matches!(delivery, Delivery::Once | Delivery::Twice);
     }
 
     pub(crate) fn deliver_late(&mut self) {
-        self.wanted.0 += u64::from(self.late);
+        self.told |= self.late > 0;
+        self.acknowledge(self.late);
         self.late = 0;
+    }
+
+    fn acknowledge(&mut self, wakes: u32) {
+        self.wanted.0 += u64::from(wakes);
     }
 
     /// What an observer knows about the app. A lease is dead when its holder is, and whenever `impatient`
     /// observers are wrong about that.
-    pub(crate) fn desk(&self, impatient: bool) -> Desk {
+    pub(crate) fn item(&self, impatient: bool) -> WorkItem {
         let token = self.work.value.token;
         let alive = self
             .workers
             .iter()
             .any(|worker| !worker.stopped && worker.job.as_ref().is_some_and(|job| job.token == token));
-        Desk {
+        WorkItem {
             app: self.app.name.clone(),
             wanted: self.wanted,
             record: self.work.value.clone(),

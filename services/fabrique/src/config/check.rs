@@ -1,14 +1,16 @@
 //! What types cannot check: keys that belong together, addresses, bounds.
 
 use std::fmt;
-use std::time::Duration;
 
 use fabrique_core::id::{BranchName, RepoName};
-use figment::error::Kind;
+use figment::error::Kind as FigmentKind;
 use serde::Serialize;
+use serde_json::Value;
 use url::Url;
 
+use super::keys::{self, Key, Kind};
 use super::sections::Config;
+use super::{reference, render};
 
 /// What is shown of a name that nobody knows.
 const LONGEST_NAME: usize = 64;
@@ -32,7 +34,8 @@ impl Problem {
     pub(super) fn of_figment(error: &figment::Error) -> Self {
         let place = error.metadata.as_ref().and_then(|m| m.source.as_ref()).map(|s| format!(" in {s}"));
         let place = place.unwrap_or_default();
-        if let Kind::UnknownField(name, known) | Kind::UnknownVariant(name, known) = &error.kind {
+        if let FigmentKind::UnknownField(name, known) | FigmentKind::UnknownVariant(name, known) = &error.kind
+        {
             return Self::unknown(&error.path, name, known, &place);
         }
         let key = if error.path.is_empty() { "configuration".to_owned() } else { error.path.join(".") };
@@ -68,14 +71,16 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     check_peers(config, &mut problems);
     check_receiver(config, &mut problems);
     check_work(config, &mut problems);
+    render::check(config, &mut problems);
+    check_bounds(config, &mut problems);
     problems.0
 }
 
 #[derive(Default)]
-struct Problems(Vec<Problem>);
+pub(super) struct Problems(Vec<Problem>);
 
 impl Problems {
-    fn need(&mut self, ok: bool, key: &str, what: &str, remedy: &str) {
+    pub(super) fn need(&mut self, ok: bool, key: &str, what: &str, remedy: &str) {
         if !ok {
             self.0.push(Problem::new(key, what, remedy));
         }
@@ -95,8 +100,6 @@ fn check_peers(config: &Config, problems: &mut Problems) {
     problems.need(!nats.servers.is_empty(), "nats.servers", "no server", example);
     let bare = nats.servers.iter().all(|server| !server.contains('@'));
     problems.need(bare, "nats.servers", "an address carries credentials", "put them in nats.users.<role>");
-    let replicas = (1..=5).contains(&nats.replicas);
-    problems.need(replicas, "nats.replicas", "not between 1 and 5", "use 3 on a cluster, 1 elsewhere");
     let somewhere = !config.registry.allowed.is_empty();
     problems.need(
         somewhere,
@@ -124,7 +127,12 @@ fn check_receiver(config: &Config, problems: &mut Problems) {
         let remedy = "set cert_file and key_file, or neither";
         problems.need(paired, key, "a certificate without its key, or a key without its certificate", remedy);
     }
-    if let Err(error) = receiver.limits.check() {
+    // Without an authority the daemons would be spoken to in plain text, and the certificate shown to nobody.
+    let tls = &config.buildkit.tls;
+    let trusts = tls.ca_file.is_some() || tls.cert_file.is_none();
+    let remedy = "name the authority that signed the daemons' certificates";
+    problems.need(trusts, "buildkit.tls.ca_file", "a certificate to show and nobody to trust", remedy);
+    if let Err(error) = receiver.limits.get().check() {
         let key = format!("receiver.limits.{}", error.key);
         problems.need(false, &key, &error.problem, "leave it out for the default");
     }
@@ -132,10 +140,13 @@ fn check_receiver(config: &Config, problems: &mut Problems) {
 
 fn check_work(config: &Config, problems: &mut Problems) {
     let worker = &config.worker;
-    let lease = worker.lease >= Duration::from_millis(300);
-    problems.need(lease, "worker.lease", "shorter than 300 ms", "30s is a good value");
-    problems.need(worker.looks > 0, "worker.looks", "zero", "8 is a good value");
-    problems.need(worker.max_attempts > 0, "worker.max_attempts", "zero", "5 is a good value");
+    let backoff = worker.backoff_base.get() <= worker.backoff_max.get();
+    let remedy = "raise it to worker.backoff_base or more";
+    problems.need(backoff, "worker.backoff_max", "shorter than the first wait", remedy);
+    let placement = config.buildkit.placement.get();
+    let pauses = placement.first_pause <= placement.longest_pause;
+    let remedy = "raise it to first_pause or more";
+    problems.need(pauses, "buildkit.placement.longest_pause", "shorter than the first pause", remedy);
     let both = config.kubernetes.builders_file.is_some() && !config.buildkit.daemons.is_empty();
     let remedy = "remove buildkit.daemons, or kubernetes.builders_file";
     problems.need(!both, "kubernetes.builders_file", "builds run in pods or on listed daemons", remedy);
@@ -143,13 +154,50 @@ fn check_work(config: &Config, problems: &mut Problems) {
         let key = |field: &str| format!("buildkit.daemons.{index}.{field}");
         let address = daemon.address.starts_with("tcp://") || daemon.address.starts_with("unix:///");
         problems.need(address, &key("address"), "neither tcp:// nor unix:///", "write tcp://host:1234");
-        let slots = (1..=64).contains(&daemon.slots);
-        problems.need(slots, &key("slots"), "not between 1 and 64", "1 keeps builds apart");
         problems.need(!daemon.name.is_empty(), &key("name"), "empty", "give each daemon a name");
     }
 }
 
-fn is_http(text: &str) -> bool {
+/// Waits, numbers and sizes, each against the bounds of its type.
+fn check_bounds(config: &Config, problems: &mut Problems) {
+    let Ok(values) = serde_json::to_value(config) else { return };
+    for key in keys::all() {
+        for (place, value) in key.values(&values) {
+            if !is_within(&key.kind, value) {
+                let written = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let what = format!("{written} is out of bounds");
+                problems.need(false, &place, &what, &within(&key));
+            }
+        }
+    }
+}
+
+fn is_within(kind: &Kind, value: &Value) -> bool {
+    match kind {
+        Kind::Wait { least, most } => value.as_str().is_some_and(|text| {
+            let wait = humantime::parse_duration(text).unwrap_or_default();
+            (u128::from(*least)..=u128::from(*most)).contains(&wait.as_millis())
+        }),
+        Kind::Count { least, most } | Kind::Bytes { least, most } => {
+            value.as_u64().is_some_and(|number| (*least..=*most).contains(&number))
+        }
+        Kind::Secret
+        | Kind::Switch
+        | Kind::List
+        | Kind::Sections
+        | Kind::File
+        | Kind::Folder
+        | Kind::Text => true,
+    }
+}
+
+/// `write 1s to 1h; the default is 1m`
+fn within(key: &Key) -> String {
+    let default = reference::default(key).map(|default| format!("; the default is {default}"));
+    format!("write {}{}", reference::values(&key.kind), default.unwrap_or_default())
+}
+
+pub(super) fn is_http(text: &str) -> bool {
     Url::parse(text).is_ok_and(|url| {
         matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none()
     })

@@ -1,26 +1,34 @@
 //! `builds`: attempts, newest first.
 
-use fabrique_core::id::AppName;
 use fabrique_operator::{Exit, Operator, tail};
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 
 use crate::ambient;
+use crate::cli::BuildOrApp;
 use crate::people::console::Console;
 use crate::people::table::{Cell, Table, Tone};
+use crate::people::trouble::Complaint;
 use crate::people::words;
 
-/// Prints the newest builds of `app`, or of all.
+/// Prints the newest builds of an app or of all, or the one that is named.
 pub(crate) async fn builds(
     console: Console,
     operator: &Operator,
-    app: Option<&AppName>,
+    which: Option<&BuildOrApp>,
     limit: usize,
 ) -> anyhow::Result<Exit> {
-    let builds = operator.builds(app.map(AppName::as_str), limit).await?;
-    if let (Some(app), true) = (app, builds.is_empty()) {
-        // Nothing was built of it, or there is no such app: the second is an error with near names.
-        operator.app(app.as_str()).await?;
-    }
+    let builds = match which {
+        None => operator.builds(None, limit).await?,
+        Some(BuildOrApp::Build(build)) => vec![operator.build(build.as_str()).await?],
+        Some(BuildOrApp::App(app)) => {
+            let builds = operator.builds(Some(app.as_str()), limit).await?;
+            if builds.is_empty() {
+                // Nothing was built of it, or there is no such app: the second is an error with near names.
+                operator.app(app.as_str()).await?;
+            }
+            builds
+        }
+    };
     if console.is_json() {
         console.json(&builds)?;
     } else if builds.is_empty() {
@@ -29,6 +37,20 @@ pub(crate) async fn builds(
         console.table(&table(&builds))?;
     }
     Ok(Exit::Ok)
+}
+
+/// The build that is named, or the newest one of the app.
+pub(crate) async fn named(operator: &Operator, which: &BuildOrApp) -> anyhow::Result<BuildEntry> {
+    let app = match which {
+        BuildOrApp::Build(build) => return Ok(operator.build(build.as_str()).await?),
+        BuildOrApp::App(app) => app,
+    };
+    if let Some(newest) = operator.builds(Some(app.as_str()), 1).await?.pop() {
+        return Ok(newest);
+    }
+    operator.app(app.as_str()).await?;
+    Err(Complaint::usage(format!("{app} has no build yet; `fabrique why {app}` says what it waits for"))
+        .into())
 }
 
 fn table(builds: &[BuildEntry]) -> Table {

@@ -4,11 +4,12 @@ mod pods;
 
 use std::sync::Arc;
 
+use fabrique_bus::Login;
 use fabrique_gitea::Purpose as Token;
 use fabrique_operator::Exit;
 use fabrique_operator::doctor::{Check, Config, Doctor, Level, Ports, Purpose, Report};
 use fabrique_ports::builder::{Builder, Daemon};
-use fabrique_ports::bus::{BusSetup, Events};
+use fabrique_ports::bus::{BusRights, BusRole, BusSetup, Events};
 use fabrique_ports::forge::ForgeInspection;
 
 use crate::builders;
@@ -72,6 +73,7 @@ async fn patient(adapters: &Adapters) -> anyhow::Result<Patient> {
         registry: Arc::clone(&adapters.registry) as _,
         builders,
         bus,
+        users: users(adapters)?,
         events,
     };
     Ok(Patient { ports, missing })
@@ -102,6 +104,7 @@ fn config(adapters: &Adapters) -> Config {
     let mut config = Config::new(adapters.apps_repo.clone(), adapters.apps_branch.clone());
     config.hook_url.clone_from(&adapters.config.receiver.public_url);
     config.builder_floor = Some(fabrique_buildkit::FLOOR.to_string());
+    config.bounds = adapters.config.doctor.get();
     config.registries = registry.allowed.iter().chain(&registry.bases).cloned().collect();
     config
 }
@@ -125,6 +128,16 @@ fn tokens(adapters: &Adapters, missing: &mut Vec<Check>) -> Vec<(Purpose, Arc<dy
         }
     }
     tokens
+}
+
+/// The users of the bus whose passwords are here.
+fn users(adapters: &Adapters) -> anyhow::Result<Vec<(BusRole, Arc<dyn BusRights>)>> {
+    let known = BusRole::ALL.into_iter().filter(|role| adapters.has_user((*role).into()));
+    let users = known.map(|role| {
+        let login: Arc<dyn BusRights> = Arc::new(Login::new(adapters.bus_config(role.into())?));
+        anyhow::Ok((role, login))
+    });
+    users.collect()
 }
 
 /// The bus, or one that says why it is away.

@@ -1,5 +1,7 @@
 //! `init`: what is missing on the bus.
 
+use std::time::Duration;
+
 use fabrique_operator::Exit;
 use fabrique_ports::bus::{BusFinding, BusSetup as _};
 use serde::Serialize;
@@ -25,7 +27,8 @@ struct Made {
 
 /// Makes missing streams and buckets as `admin` and tells what differs.
 pub(crate) async fn init(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
-    let bus = session::connect(adapters, Role::Admin).await?;
+    // It is mostly a job that is started with the bus.
+    let bus = session::connect_within(adapters, Role::Admin, Duration::MAX).await?;
     let found = bus.ensure().await;
     bus.close().await;
     let fatal = |finding: &BusFinding| finding.fatal;

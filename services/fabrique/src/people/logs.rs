@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use fabrique_core::id::{AppName, BuildId};
+use fabrique_core::id::BuildId;
 use fabrique_operator::{Exit, Operator};
-use fabrique_ports::records::{BuildEntry, BuildPhase};
+use fabrique_ports::records::BuildPhase;
 use futures::StreamExt as _;
 use serde::Serialize;
 
 use crate::cli::BuildOrApp;
+use crate::people::builds;
 use crate::people::console::Console;
-use crate::people::trouble::Complaint;
 
 /// A log is closed a moment before the history knows how its build ended; this long at most.
 const SETTLES: Duration = Duration::from_secs(5);
@@ -31,10 +31,7 @@ pub(crate) async fn logs(
     which: &BuildOrApp,
     follow: bool,
 ) -> anyhow::Result<Exit> {
-    let build = match which {
-        BuildOrApp::Build(build) => operator.build(build.as_str()).await?,
-        BuildOrApp::App(app) => newest(operator, app).await?,
-    };
+    let build = builds::named(operator, which).await?;
     let mut lines = operator.logs(build.build.as_str(), follow).await?;
     while let Some(line) = lines.next().await {
         let line = line?;
@@ -66,13 +63,4 @@ async fn made_an_image(operator: &Operator, build: &BuildId) -> anyhow::Result<b
             BuildPhase::Queued | BuildPhase::Preparing | BuildPhase::Building => return Ok(false),
         }
     }
-}
-
-async fn newest(operator: &Operator, app: &AppName) -> anyhow::Result<BuildEntry> {
-    if let Some(newest) = operator.builds(Some(app.as_str()), 1).await?.pop() {
-        return Ok(newest);
-    }
-    operator.app(app.as_str()).await?;
-    Err(Complaint::usage(format!("{app} has no build yet; `fabrique why {app}` says what it waits for"))
-        .into())
 }

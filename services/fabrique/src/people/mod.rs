@@ -13,12 +13,18 @@ mod caller;
 mod console;
 mod dlq;
 mod doctor;
+mod egress;
 mod hooks;
 mod init;
 mod logs;
+mod migrate;
 mod progress;
 mod reconcile;
+mod render;
+mod schema;
+mod secrets;
 mod session;
+mod settings;
 mod status;
 mod table;
 mod tail;
@@ -36,6 +42,9 @@ use crate::config::Problem;
 use crate::wiring::Adapters;
 
 pub(crate) use console::{Console, remark};
+pub(crate) use migrate::run as migrate;
+pub(crate) use schema::schema;
+pub(crate) use settings::{effective as show_configuration, reference as show_reference};
 pub(crate) use trouble::{Complaint, complain, sentence};
 pub(crate) use validate::offline as validate_offline;
 
@@ -47,7 +56,9 @@ pub(crate) async fn run(console: Console, adapters: &Adapters, command: Command)
         Command::Hooks { command: Hooks::Ensure { dry_run } } => {
             hooks::ensure(console, adapters, dry_run).await
         }
-        Command::Validate(_) => validate::live(console, adapters).await,
+        Command::Validate(wanted) => Box::pin(validate::live(console, adapters, &wanted)).await,
+        Command::Render(wanted) => render::render(console, adapters, &wanted).await,
+        Command::Secrets(wanted) => secrets::run(console, adapters, &wanted).await,
         Command::Doctor => Box::pin(doctor::doctor(console, adapters)).await,
         command => {
             let operator = session::operator(adapters).await?;
@@ -64,7 +75,12 @@ async fn about_apps(console: Console, operator: &Operator, command: Command) -> 
     match command {
         Command::Status => progress::showing("looking at every app", status::status(console, operator)).await,
         Command::Why { app } => why::why(console, operator, app.as_str()).await,
-        Command::Builds { app, limit } => builds::builds(console, operator, app.as_ref(), limit).await,
+        Command::Builds { build: Some(build), egress: true, .. } => {
+            egress::egress(console, operator, &build).await
+        }
+        Command::Builds { build, limit, .. } => {
+            builds::builds(console, operator, build.as_ref(), limit).await
+        }
         Command::Logs { build, follow } => {
             until_interrupted(logs::logs(console, operator, &build, follow)).await
         }
@@ -88,6 +104,11 @@ async fn about_apps(console: Console, operator: &Operator, command: Command) -> 
         | Command::Init
         | Command::Hooks { .. }
         | Command::Validate(_)
+        | Command::Render(_)
+        | Command::Migrate(_)
+        | Command::Secrets(_)
+        | Command::Schema { .. }
+        | Command::Config { .. }
         | Command::Doctor
         | Command::Completion { .. } => anyhow::bail!("this command is run elsewhere; this is a defect"),
     }

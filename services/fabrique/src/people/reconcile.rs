@@ -12,13 +12,13 @@ use crate::people::progress::showing;
 use crate::people::words::{count, took};
 use crate::wiring::{self, Adapters};
 
-/// Sweeps once and prints what was woken and why. Waking is what a sweep is for and ends well; apps that could
-/// not be looked at, and what a person should look at, do not.
+/// Sweeps once, looks again at who may be dead, and prints what was woken and why. Waking is what a sweep is for and
+/// ends well; apps that could not be looked at, and what a person should look at, do not.
 pub(crate) async fn once(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
     // The start timeout of services: a timer is as patient as they are.
     let bus = adapters.bus(Role::Reconciler).await?;
     let reconciler = wiring::reconciler(adapters, &bus);
-    let swept = showing("looking at every app", reconciler.sweep(Depth::Full)).await;
+    let swept = showing("looking at every app", reconciler.sweep_alone(Depth::Full)).await;
     bus.close().await;
     let sweep = swept?;
     if console.is_json() {

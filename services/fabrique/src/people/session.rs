@@ -11,13 +11,19 @@ use crate::ambient;
 use crate::config::Role;
 use crate::wiring::Adapters;
 
-/// A person waits less patiently for a bus than a service does.
+/// A person waits less patiently for a bus than a service does. `nats.timeouts.start` shortens it, and makes it no
+/// longer: whoever wants to wait more asks again.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Connects to the bus as `role`, with a person's patience.
 pub(crate) async fn connect(adapters: &Adapters, role: Role) -> anyhow::Result<Bus> {
+    connect_within(adapters, role, PATIENCE).await
+}
+
+/// Connects to the bus as `role`, trying for `limit`, or for `nats.timeouts.start` where that is less.
+pub(crate) async fn connect_within(adapters: &Adapters, role: Role, limit: Duration) -> anyhow::Result<Bus> {
     let mut config = adapters.bus_config(role)?;
-    config.timeouts.start = config.timeouts.start.min(PATIENCE);
+    config.timeouts.start = config.timeouts.start.min(limit);
     let connected = Bus::connect(config).await;
     if adapters.has_user(role) {
         return Ok(connected?);

@@ -3,61 +3,173 @@
 mod named;
 mod policies;
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use fabrique_core::id::{AppName, Revision};
+use fabrique_declarations::Wait;
 use fabrique_gitops::Rules;
+use fabrique_kubernetes::inventory::ClusterInventory;
 use fabrique_operator::Exit;
+use fabrique_operator::declared::{self, Cluster, Declared};
 use fabrique_operator::validate::{self, Finding, Validation};
 use serde::Serialize;
 
+use crate::builders;
 use crate::cli::Validate;
 use crate::config::{Config, Problem};
 use crate::people::console::Console;
+use crate::people::trouble::{Complaint, sentence};
 use crate::people::words::count;
 use crate::wiring::Adapters;
+use policies::Judged;
 
-/// The result for programs: that of the use case, and how many policies were judged, where any were to be.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    validation: &'a Validation,
+/// How long one answer of the API server is waited for: some are lists of everything.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The result for programs: the findings of everything that was checked, and how much of each there was.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    commit: Option<Revision>,
+    apps: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    declarations: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlays: Option<usize>,
+    /// Asked of the cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policies: Option<usize>,
+    findings: Vec<Told>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    waits: BTreeMap<AppName, Vec<Wait>>,
+    /// The same for people.
+    #[serde(skip)]
+    checked: Vec<String>,
 }
 
-/// Checks the registrations as they are on the forge, once the files that the configuration names are right; the
-/// configuration itself was checked before.
-pub(crate) async fn live(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
+/// A finding with what is declared and what was found, where there is such a thing.
+type Told = fabrique_declarations::Finding;
+
+fn told(finding: Finding) -> Told {
+    let Finding { file, line, column, what, remedy } = finding;
+    Told { line, column, ..Told::of_file(file, what, remedy) }
+}
+
+impl Report {
+    fn registrations(&mut self, validation: Validation) {
+        // `3 apps registered at 9f02c41d77ab`
+        let place = validation.commit.as_ref().map(|commit| format!(" at {}", commit.short()));
+        let apps = count(validation.apps, "app");
+        self.checked.push(format!("{apps} registered{}", place.unwrap_or_default()));
+        (self.commit, self.apps) = (validation.commit, validation.apps);
+        self.findings.extend(validation.findings.into_iter().map(told));
+    }
+
+    fn declared(&mut self, declared: Declared) {
+        self.checked.push(count(declared.declarations, "declaration"));
+        self.checked.extend(declared.overlays.map(|overlays| count(overlays, "overlay")));
+        self.checked.extend(declared.requests.map(|requests| count(requests, "cluster request")));
+        self.requests = declared.requests;
+        (self.declarations, self.overlays) = (Some(declared.declarations), declared.overlays);
+        self.findings.extend(declared.findings);
+        self.waits = declared.waits;
+    }
+
+    fn policies(&mut self, judged: Judged) {
+        self.checked.push(count(judged.policies, "policy"));
+        self.policies = Some(judged.policies);
+        self.findings.extend(judged.findings.into_iter().map(told));
+    }
+
+    fn exit(&self) -> Exit {
+        Exit::ok_if(self.findings.is_empty())
+    }
+
+    fn print(&self, console: Console) -> anyhow::Result<()> {
+        if console.is_json() {
+            return console.json(self);
+        }
+        findings(console, &self.findings)?;
+        for (app, waits) in &self.waits {
+            let waits: Vec<String> = waits.iter().map(Wait::to_string).collect();
+            console.line(&format!("{app} waits: {}", waits.join("; ")))?;
+        }
+        let wrong = count(self.findings.len(), "finding");
+        Ok(console.line(&format!("{}, {wrong}", self.checked.join(", ")))?)
+    }
+}
+
+/// Checks the registrations as they are on the forge, and what their apps declare against the contract, once the files
+/// that the configuration names are right; the configuration itself was checked before. With `only`, what is told is
+/// about that app.
+pub(crate) async fn live(console: Console, adapters: &Adapters, wanted: &Validate) -> anyhow::Result<Exit> {
+    let only = wanted.app.as_ref();
     let configured = named::findings(&adapters.config);
     if !configured.is_empty() {
         return refuse(console, configured);
     }
-    let validation = validate::live(&adapters.apps).await?;
-    tell(console, &validation, &[registered(&validation)], None)?;
-    Ok(validation.exit())
+    let mut validation = validate::live(&adapters.apps).await?;
+    if let Some(app) = only {
+        let own = format!("apps/{app}/");
+        validation.findings.retain(|finding| finding.file.starts_with(&own));
+    }
+    let ports = declared::Ports {
+        forge: Arc::clone(&adapters.forge) as _,
+        source: Arc::clone(&adapters.source) as _,
+    };
+    let mut report = Report::default();
+    report.registrations(validation);
+    let declared = if wanted.live {
+        let cluster = cluster(adapters, wanted).await?;
+        declared::against(&cluster, &adapters.apps, &ports, only).await?
+    } else {
+        declared::live(&adapters.apps, &ports, only).await?
+    };
+    report.declared(declared);
+    report.print(console)?;
+    Ok(report.exit())
+}
+
+/// The cluster that is asked, with the rights of whoever runs this.
+async fn cluster(adapters: &Adapters, wanted: &Validate) -> anyhow::Result<Cluster> {
+    let client = builders::client_of(wanted.context.as_deref()).await;
+    let client = client.map_err(|error| Complaint::usage(sentence(&error)))?;
+    Ok(Cluster {
+        inventory: Arc::new(ClusterInventory::new(client, PATIENCE)),
+        environment: wanted.environment.clone(),
+        settings: adapters.config.render_settings(),
+    })
 }
 
 /// Checks files; no server is asked.
 pub(crate) fn offline(console: Console, wanted: &Validate, config: Option<&Config>) -> anyhow::Result<Exit> {
-    let mut validation = nothing();
-    let mut checked = Vec::new();
-    if let Some(path) = &wanted.path {
-        let registries = config.map_or(&wanted.registry, |config| &config.registry.allowed);
-        validation = validate::directory(path, &Rules { registries: registries.clone() })?;
-        checked.push(registered(&validation));
-    }
-    let mut policies = None;
-    if !wanted.policies.is_empty() {
-        let judged = policies::judge(&wanted.policies)?;
-        validation.findings.extend(judged.findings);
-        checked.push(count(judged.policies, "policy"));
-        policies = Some(judged.policies);
-    }
     let configured = config.map(named::findings).unwrap_or_default();
     let well_configured = configured.is_empty();
-    let validation = validation.with_configuration(configured);
-    tell(console, &validation, &checked, policies)?;
-    Ok(if well_configured { validation.exit() } else { Exit::Usage })
+    let mut report = Report { findings: configured.into_iter().map(told).collect(), ..Report::default() };
+    if let Some(path) = &wanted.path {
+        if wanted.is_cluster_apps(path) {
+            let registries = config.map_or(&wanted.registry, |config| &config.registry.allowed);
+            report.registrations(validate::directory(path, &Rules { registries: registries.clone() })?);
+        } else {
+            let declared = declared::directory(path, &wanted.overlay)?;
+            if declared.declarations == 0 && declared.findings.is_empty() {
+                let path = path.display();
+                let what = "holds no code-location.manifest.yaml, and no registration of cluster/apps";
+                return Err(Complaint::usage(format!("{path} {what}")).into());
+            }
+            report.declared(declared);
+        }
+    }
+    if !wanted.policies.is_empty() {
+        report.policies(policies::judge(&wanted.policies)?);
+    }
+    report.print(console)?;
+    Ok(if well_configured { report.exit() } else { Exit::Usage })
 }
 
 /// Tells what is wrong with the configuration, which leaves the registrations unchecked.
@@ -73,41 +185,17 @@ pub(crate) fn configuration(console: Console, problems: &[Problem]) -> anyhow::R
 }
 
 fn refuse(console: Console, configured: Vec<Finding>) -> anyhow::Result<Exit> {
-    let validation = nothing().with_configuration(configured);
+    let report = Report { findings: configured.into_iter().map(told).collect(), ..Report::default() };
     if console.is_json() {
-        console.json(&validation)?;
+        console.json(&report)?;
     } else {
-        findings(console, &validation.findings)?;
+        findings(console, &report.findings)?;
     }
     Ok(Exit::Usage)
 }
 
-fn nothing() -> Validation {
-    Validation { commit: None, apps: 0, findings: Vec::new() }
-}
-
-/// `3 apps registered at 9f02c41d77ab`
-fn registered(validation: &Validation) -> String {
-    let place = validation.commit.as_ref().map(|commit| format!(" at {}", commit.short()));
-    format!("{} registered{}", count(validation.apps, "app"), place.unwrap_or_default())
-}
-
-fn tell(
-    console: Console,
-    validation: &Validation,
-    checked: &[String],
-    policies: Option<usize>,
-) -> anyhow::Result<()> {
-    if console.is_json() {
-        return console.json(&Report { validation, policies });
-    }
-    findings(console, &validation.findings)?;
-    let wrong = count(validation.findings.len(), "finding");
-    Ok(console.line(&format!("{}, {wrong}", checked.join(", ")))?)
-}
-
 /// One line each, with its place first, as compilers and editors have it.
-pub(crate) fn findings(console: Console, findings: &[Finding]) -> anyhow::Result<()> {
+pub(crate) fn findings<F: Display>(console: Console, findings: &[F]) -> anyhow::Result<()> {
     for finding in findings {
         console.line(&finding.to_string())?;
     }

@@ -30,7 +30,9 @@ fn table(why: &Why) -> Table {
     }
     if let Some(running) = &app.running {
         let since = words::when(running.started);
-        table.fact("building", format!("{} of {}, started {since}", running.build, running.revision.short()));
+        let (build, revision) = (&running.build, running.revision.short());
+        let place = on(why.running_on.as_deref());
+        table.fact("building", format!("{build} of {revision}{place}, started {since}"));
     }
     if let Some(failure) = &app.failure {
         table.fact("failure", failure_text(failure));
@@ -73,7 +75,13 @@ fn record(facts: &RecordFacts) -> String {
         Some(false) => "lost by the registry",
         None => "the registry could not be asked",
     };
-    format!("{} by {}, {there}", facts.record.digest, facts.record.build)
+    let place = on(facts.built_on.as_deref());
+    format!("{} by {}{place}, {there}", facts.record.digest, facts.record.build)
+}
+
+/// ` on builder-3 (userns)`
+fn on(daemon: Option<&str>) -> String {
+    daemon.map(|daemon| format!(" on {daemon}")).unwrap_or_default()
 }
 
 fn memory_facts(table: &mut Table, memory: &MemoryFacts) {

@@ -51,7 +51,7 @@ pub(crate) fn digest(digest: Option<&Digest>) -> String {
 
 /// `1 app`, `2 apps`.
 pub(crate) fn count(number: usize, what: &str) -> String {
-    let plural = match (number, what.strip_suffix('y')) {
+    let plural = match (number, what.strip_suffix('y').filter(|stem| !stem.ends_with(['a', 'e', 'o', 'u']))) {
         (1, _) => what.to_owned(),
         (_, Some(stem)) => format!("{stem}ies"),
         (_, None) => format!("{what}s"),
@@ -83,5 +83,6 @@ mod tests {
         assert_eq!(count(1, "app"), "1 app");
         assert_eq!(count(0, "finding"), "0 findings");
         assert_eq!(count(2, "repository"), "2 repositories");
+        assert_eq!(count(2, "overlay"), "2 overlays");
     }
 }

@@ -30,7 +30,7 @@ async fn status_shows_every_app_with_its_revision_and_a_word() {
 async fn why_tells_the_decision_and_what_happens_next() {
     let scene = scene().await;
     let said = scene.say(&["why", "citation"]).await.ok();
-    for fact in ["decision", "next", &scene.digest, &scene.revision[..12], "in the registry"] {
+    for fact in ["decision", "next", &scene.digest, &scene.revision[..12], " on daemon-", "in the registry"] {
         assert!(said.out.contains(fact), "{fact}:\n{}", said.out);
     }
 
@@ -38,6 +38,10 @@ async fn why_tells_the_decision_and_what_happens_next() {
     assert_eq!(json["app"], "citation");
     assert_eq!(json["record"]["record"]["digest"], scene.digest.as_str());
     assert_eq!(json["record"]["in_registry"], true);
+    assert!(
+        json["record"]["built_on"].as_str().is_some_and(|daemon| daemon.starts_with("daemon-")),
+        "{json}"
+    );
     assert_eq!(json["next"], "nothing to do");
 }
 
@@ -96,7 +100,8 @@ async fn a_running_build_is_followed_until_somebody_cancels_it() {
     let line = scene.say(&["status"]).await.ok().line("slow");
     assert!(line.contains(" building "), "{line}");
     let why = scene.say(&["why", "slow"]).await.ok();
-    assert!(why.line("building").contains("started"), "{why:?}");
+    let building = why.line("building");
+    assert!(building.contains(" on daemon-") && building.contains("started"), "{why:?}");
 
     let cancelled = scene.say(&["cancel", "slow"]).await.ok();
     assert!(cancelled.out.starts_with("slow: "), "{cancelled:?}");

@@ -5,6 +5,7 @@
 mod answers;
 mod documented;
 mod hooks;
+mod render;
 mod support;
 mod trouble;
 mod usage;

@@ -77,6 +77,12 @@ async fn what_cannot_be_judged_is_not_passed() {
     let empty = say(&["validate", "--policies", path]).await;
     assert_eq!(empty.code, 1, "{empty:?}");
     assert!(empty.out.contains("holds no network policy"), "{empty:?}");
+    let manifest = folder.path().join("service.yaml");
+    fs::write(&manifest, "apiVersion: v1\nkind: Service\nmetadata: { name: citation }\n").unwrap();
+    let without = say(&["validate", "--policies", path]).await.ok();
+    assert!(without.out.contains("0 policies, 0 findings"), "an app's folder: {without:?}");
+    let named = say(&["validate", "--policies", manifest.to_str().unwrap()]).await;
+    assert_eq!(named.code, 1, "{named:?}");
     say(&["validate", "--policies", "/nowhere"]).await.refused(2, "/nowhere");
 
     fs::write(folder.path().join("chart.yaml"), "kind: {{ .Values.kind }}\n").unwrap();
@@ -125,7 +131,7 @@ async fn a_checkout_and_the_policies_in_it_are_checked_at_once() {
 const BUILDERS: &str = "\
 namespace: fabrique-builds
 images: { builder: \"registry:80/builder@sha256:0000000000000000000000000000000000000000000000000000000000000000\" }
-gate: { forbidden: \"kubernetes.default.svc:443\", needed: \"registry:80\" }
+gate: { needed: \"registry:80\" }
 ";
 const ALLOW_LIST: &str = "version: 1\nhosts: [{ host: pypi.org, purpose: packages }]\n";
 
@@ -177,4 +183,73 @@ async fn files_that_are_right_are_not_in_the_way_and_one_that_is_missing_is_name
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.out.starts_with("/nowhere/builders.yaml: cannot be read"), "{said:?}");
     assert!(said.out.contains("correct kubernetes.builders_file"), "{said:?}");
+}
+
+const DECLARATION: &str = "codeLocation: citation\nready: true\ncontractVersion: 3\n";
+const OVERLAY: &str = "images:\n  - { name: 'registry:80/citation', digest: __CITATION_IMAGE_DIGEST__ }\n";
+const PATCH: &str = "\
+spec: { containers: [{ name: grpc, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CITATION_IMAGE__ }] }] }
+";
+
+#[tokio::test]
+async fn an_apps_own_repository_is_checked_without_any_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    say(&["validate", "--path", path]).await.refused(2, "holds no code-location.manifest.yaml");
+    say(&["validate", "--overlay", "prod"]).await.refused_by_clap();
+    say(&["validate", "citation", "--path", path]).await.refused_by_clap();
+
+    let overlay = folder.path().join("ops/deploy/overlays/prod");
+    fs::create_dir_all(&overlay).unwrap();
+    fs::write(folder.path().join("ops/code-location.manifest.yaml"), DECLARATION).unwrap();
+    fs::write(overlay.join("kustomization.yaml"), OVERLAY).unwrap();
+    fs::write(overlay.join("patch.yaml"), PATCH).unwrap();
+    let said = say(&["validate", "--path", path]).await.ok();
+    assert_eq!(said.out, "1 declaration, 1 overlay, 0 findings\n");
+
+    fs::write(overlay.join("patch.yaml"), PATCH.replace("__CITATION_IMAGE__", "registry:80/citation:0.0.0"))
+        .unwrap();
+    let wrong = DECLARATION.replace("ready", "rady");
+    fs::write(folder.path().join("ops/code-location.manifest.yaml"), wrong).unwrap();
+    fs::create_dir_all(folder.path().join("second")).unwrap();
+    fs::write(folder.path().join("second/code-location.manifest.yaml"), DECLARATION).unwrap();
+    let named = ["validate", "--path", path, "--overlay", "ops/deploy/overlays/prod"];
+    let said = say(&named).await;
+    assert_eq!((said.code, said.err.as_str()), (1, ""), "{said:?}");
+    for told in [
+        "ops/code-location.manifest.yaml:2:1: the declaration has no field \"rady\"; did you mean ready?",
+        "ops/deploy/overlays/prod/patch.yaml:1:80: DAGSTER_CURRENT_IMAGE is \"registry:80/citation:0.0.0\"",
+        "1 declaration, 1 overlay, 4 findings",
+    ] {
+        assert!(said.out.lines().any(|line| line.starts_with(told)), "{told}: {said:?}");
+    }
+    let json = say(&[&named[..], &["-o", "json"]].concat()).await.json();
+    assert_eq!((&json["declarations"], &json["overlays"]), (&1.into(), &1.into()), "{json}");
+    assert_eq!(json["findings"].as_array().unwrap().len(), 4, "{json}");
+}
+
+#[tokio::test]
+async fn the_contract_in_a_checkout_is_checked_with_the_registrations() {
+    let folder = tempfile::tempdir().unwrap();
+    let example = include_str!("../../../../docs/contract.yaml.example");
+    fs::write(folder.path().join("contract.yaml"), example.replace("accepts:", "acepts:")).unwrap();
+    let said =
+        say(&["validate", "--path", folder.path().to_str().unwrap(), "--registry", "registry:80"]).await;
+    assert_eq!((said.code, said.err.as_str()), (1, ""), "{said:?}");
+    assert!(said.out.contains("has no field \"acepts\"; did you mean accepts?"), "{said:?}");
+    assert!(said.out.contains("0 apps registered, "), "{said:?}");
+}
+
+#[tokio::test]
+async fn the_schemas_are_printed_as_they_are_published() {
+    let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas");
+    for (args, file) in [
+        (&["schema"][..], "code-location.manifest.json"),
+        (&["schema", "declaration", "-o", "json"], "code-location.manifest.json"),
+        (&["schema", "contract"], "contract.json"),
+    ] {
+        let said = say(args).await.ok();
+        assert_eq!(said.out, fs::read_to_string(published.join(file)).unwrap(), "{args:?}");
+    }
+    say(&["schema", "registration"]).await.refused_by_clap();
 }

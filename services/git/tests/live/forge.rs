@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabrique_bed::GitRepo;
+use fabrique_core::id::Revision;
 use fabrique_core::relation::Relation;
 use fabrique_git::{GitDeployments, GitHistory};
 use fabrique_ports::Fault;
-use fabrique_ports::deployments::{CommitFate, Deployments, PushOutcome};
+use fabrique_ports::deployments::{CommitFate, Deployments, OwnCommit, PushOutcome};
 use fabrique_ports::source::SourceHistory;
 use secrecy::SecretString;
 use serde_json::json;
@@ -46,6 +47,12 @@ async fn a_private_source_is_read_with_its_organisations_token_and_not_without()
             assert_eq!(relation.unwrap(), Relation::Ahead);
             let files = history.read_directory(&app, &two, &path("deploy")).await.unwrap().unwrap();
             assert_eq!(&files[0].content[..], b"x: 1\n");
+            let file = history.read_file(&app, &two, &path("deploy/x.yaml")).await.unwrap().unwrap();
+            assert_eq!((file.path.as_str(), &file.content[..]), ("deploy/x.yaml", &b"x: 1\n"[..]));
+            for absent in ["deploy", "deploy/x", "deploy/x.yaml/y"] {
+                let file = history.read_file(&app, &two, &path(absent)).await.unwrap();
+                assert_eq!(file, None, "{absent} is no file");
+            }
         } else {
             let error = relation.unwrap_err();
             assert_eq!(error.fault(), Fault::Denied, "{error}");
@@ -69,6 +76,41 @@ async fn a_commit_that_only_the_forge_remembers_is_fetched_by_id() {
     assert_eq!(history.relation(&app, &lost, &base).await.unwrap(), Relation::Behind);
     let nowhere = revision(&"ab".repeat(20));
     assert_eq!(history.relation(&app, &nowhere, &base).await.unwrap(), Relation::Unknown);
+}
+
+#[tokio::test]
+async fn the_beginning_of_an_id_names_ancestors_of_the_head_and_nothing_else() {
+    let gitea = gitea().await;
+    let apps = Apps::new(gitea, "pinned").await;
+    let first = revision(&apps.work.head().await.unwrap());
+    let root = revision(&apps.work.git(&["rev-list", "--max-parents=0", "HEAD"]).await.unwrap());
+    apps.work.write("a", "a file\n").await.unwrap();
+    let second = revision(&apps.work.commit("Second").await.unwrap());
+    apps.work.push().await.unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let config = config(state.path(), &gitea.base_url(), "pinned/apps", Some(gitea.admin_token()));
+    let history = GitHistory::new(config).unwrap();
+    let app = repo("pinned/apps");
+    let found = async |head: &Revision, prefix: &str| history.ancestors(&app, head, prefix).await.unwrap();
+    let beginning = |revision: &Revision| revision.as_str()[..7].to_owned();
+
+    let newest = [second.clone(), first.clone(), root.clone()];
+    let of_first = found(&second, &beginning(&first)).await;
+    assert_eq!(
+        of_first,
+        [first.clone(), second.clone(), root.clone()],
+        "the one that begins so, then the newest"
+    );
+    assert_eq!(found(&second, &beginning(&second)).await, newest);
+    // The second is in the clone, and no ancestor of the first.
+    assert_eq!(found(&first, &beginning(&second)).await, [first.clone(), root.clone()]);
+    // So is a file.
+    let blob = "02f6335";
+    assert_eq!(found(&second, blob).await, newest, "an object that is no commit");
+    assert_eq!(found(&second, "abcdef0").await, newest, "nothing begins so");
+    let nowhere = revision(&"ab".repeat(20));
+    let error = history.ancestors(&app, &nowhere, "abababa").await.unwrap_err();
+    assert!(error.to_string().contains(nowhere.short()), "{error}");
 }
 
 #[tokio::test]
@@ -190,7 +232,7 @@ async fn a_token_is_never_in_an_argument_a_file_or_an_error() {
     pushing.await;
     drop(done);
     let seen = watcher.join().unwrap();
-    assert!(seen > 0, "no push was seen");
+    assert!(seen > 0, "none was seen");
 
     let mut wrong = apps.config.clone();
     wrong.state_dir = wrong.state_dir.join("wrong");
@@ -202,9 +244,9 @@ async fn a_token_is_never_in_an_argument_a_file_or_an_error() {
     no_file_holds(&apps.config.state_dir, &secrets);
 }
 
-/// Looks at every process's arguments until told to stop; how often it saw a push of ours.
+/// Looks at every process's arguments until told to stop; how often it saw one of ours.
 fn watch_arguments(stop: &std::sync::mpsc::Receiver<()>, secrets: &[String], state: &str) -> usize {
-    let mut pushes = 0;
+    let mut seen = 0;
     let start = Instant::now();
     while stop.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty)
         && start.elapsed() < Duration::from_secs(60)
@@ -218,10 +260,10 @@ fn watch_arguments(stop: &std::sync::mpsc::Receiver<()>, secrets: &[String], sta
                 continue;
             }
             assert!(!secrets.iter().any(|secret| line.contains(secret)), "{line}");
-            pushes += usize::from(line.starts_with("git\0push\0"));
+            seen += 1;
         }
     }
-    pushes
+    seen
 }
 
 fn no_file_holds(folder: &Path, secrets: &[String]) {
@@ -233,4 +275,70 @@ fn no_file_holds(folder: &Path, secrets: &[String]) {
             assert!(!secrets.iter().any(|secret| text.contains(secret)), "{}", entry.path().display());
         }
     }
+}
+
+#[tokio::test]
+async fn a_file_is_told_as_it_was_when_its_neighbours_changed_last() {
+    let Apps { deployments, work, .. } = &Apps::new(gitea().await, "beside").await;
+    let (prod, composition) = (path("apps/citation/prod"), path("apps/citation/prod/composition.yaml"));
+    let then = async || {
+        work.push().await.unwrap();
+        let head = deployments.snapshot().await.unwrap().commit;
+        let then = deployments.when_others_changed(&head, &prod, &composition).await.unwrap();
+        then.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
+    };
+    let commit = async |file: &str, text: &str| {
+        work.write(file, text).await.unwrap();
+        work.commit(text).await.unwrap();
+    };
+    commit(composition.as_str(), "one").await;
+    assert_eq!(then().await, None, "it has no neighbour");
+    commit("apps/citation/prod/kustomization.yaml", "shows one").await;
+    assert_eq!(then().await.as_deref(), Some("one"));
+    commit(composition.as_str(), "two").await;
+    commit("apps/citation/production/kustomization.yaml", "another folder").await;
+    assert_eq!(then().await.as_deref(), Some("one"), "what it says now came later");
+
+    // A merge brings its neighbour as late as the branch has it.
+    work.branch("aside").await.unwrap();
+    commit("apps/citation/prod/patch.yaml", "aside").await;
+    work.branch("main").await.unwrap();
+    commit(composition.as_str(), "three").await;
+    work.git(&["merge", "--quiet", "--no-edit", "aside"]).await.unwrap();
+    assert_eq!(then().await.as_deref(), Some("three"));
+    let nowhere = revision(&"ab".repeat(20));
+    let error = deployments.when_others_changed(&nowhere, &prod, &composition).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Unexpected);
+}
+
+#[tokio::test]
+async fn what_automation_committed_in_a_folder_is_told_newest_first_and_nothing_of_people() {
+    let Apps { deployments, work, .. } = &Apps::new(gitea().await, "own").await;
+    // Automation is renamed for whoever honours this.
+    work.write(".mailmap", "Ada <ada@example.org> <fabrique@example.org>\n").await.unwrap();
+    work.commit("Rename").await.unwrap();
+    work.push().await.unwrap();
+    let mut own = Vec::new();
+    for (number, app) in ["citation", "citations", "citation"].into_iter().enumerate() {
+        let base = deployments.snapshot().await.unwrap().commit;
+        let message = format!("Deploy {number}\n\nbody\n\nApp: {app}\n");
+        let commit =
+            writing(&message, &[(&format!("apps/{app}/prod/composition.yaml"), &number.to_string())]);
+        let prepared = deployments.prepare(&base, &[commit]).await.unwrap();
+        assert_eq!(deployments.push(&prepared).await.unwrap(), PushOutcome::Pushed);
+        own.push(OwnCommit { commit: prepared.commits[0].clone(), message });
+    }
+    work.pull().await.unwrap();
+    work.write("apps/citation/prod/composition.yaml", "by hand").await.unwrap();
+    let head = revision(&work.commit("Go back by hand").await.unwrap());
+    work.push().await.unwrap();
+
+    let told = deployments.own_commits(&head, &path("apps/citation"), 10).await.unwrap();
+    assert_eq!(told, [own[2].clone(), own[0].clone()]);
+    assert_eq!(deployments.own_commits(&head, &path("apps/citation"), 1).await.unwrap(), [own[2].clone()]);
+    assert_eq!(deployments.own_commits(&own[1].commit, &path("apps/citation"), 9).await.unwrap().len(), 1);
+    assert_eq!(deployments.own_commits(&head, &path("apps/nobody"), 10).await.unwrap(), []);
+    let nowhere = revision(&"ab".repeat(20));
+    let error = deployments.own_commits(&nowhere, &path("apps/citation"), 10).await.unwrap_err();
+    assert_eq!(error.fault(), Fault::Unexpected);
 }

@@ -254,6 +254,25 @@ async fn commits_change_what_they_say_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn every_place_that_fabrique_writes_to_is_committed_and_read_back() {
+    let forge = Folder::new("sha1").await;
+    let base = forge.commit(&[("README", "r")]).await;
+    let deployments = forge.deployments();
+    let files = [
+        ("applications/citation-prod.yaml", "application"),
+        ("apps/citation/prod/composition.yaml", "composition"),
+        ("buckets/prod/corpus.yaml", "bucket"),
+        ("databases/prod/corpus.yaml", "database"),
+        ("migrations/prod/citation/migrations.yaml", "migrations"),
+        ("volumes/prod/corpus.yaml", "volume"),
+    ];
+    let prepared = deployments.prepare(&base, &[writing("Deploy", &files)]).await.unwrap();
+    assert_eq!(deployments.push(&prepared).await.unwrap(), PushOutcome::Pushed);
+    let read = texts(&deployments.snapshot().await.unwrap());
+    assert_eq!(read, files.map(|(file, text)| (file.to_owned(), text.to_owned())).into());
+}
+
+#[tokio::test]
 async fn a_commit_that_must_not_be_made_is_refused() {
     let forge = Folder::new("sha1").await;
     std::fs::create_dir(forge.work.path().join("apps")).unwrap();

@@ -34,6 +34,7 @@ pub(crate) fn config(state: &Path, base: &str, apps: &str, token: Option<&str>) 
     };
     let mut config = GitConfig::new(state.to_owned(), Url::parse(base).unwrap(), apps);
     config.read.default = token.map(SecretString::from);
+    let _ = rustls::crypto::ring::default_provider().install_default();
     config
 }
 

@@ -212,6 +212,24 @@ async fn a_damaged_clone_is_made_again() {
 }
 
 #[tokio::test]
+async fn a_clone_that_is_damaged_again_so_soon_is_not_made_again() {
+    let forge = Folder::new("sha1").await;
+    let first = forge.commit(&[("apps/a", "0")]).await;
+    let second = forge.commit(&[("apps/a", "1")]).await;
+    for (healing, again) in [(Duration::ZERO, true), (Duration::from_secs(3600), false)] {
+        let mut config = forge.config();
+        config.timeouts.healing = healing;
+        let (history, app) = (GitHistory::new(config).unwrap(), repo("atlas/app"));
+        history.relation(&app, &first, &second).await.unwrap();
+        for healed in [true, again] {
+            damage(&forge.state().join("sources/atlas/app.git"), "no objects");
+            let relation = history.relation(&app, &first, &second).await;
+            assert_eq!(relation.is_ok(), healed, "{healing:?}: {relation:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_untidy_clone_is_repacked_and_loses_nothing() {
     let forge = Folder::new("sha1").await;
     let mut config = forge.config();

@@ -2,11 +2,11 @@
 
 use fabrique_core::app::Composition;
 use fabrique_core::id::RelPath;
+use fabrique_yaml::{Node, Replacement, Yaml, YamlError, put_value, replace_scalars};
 
 use super::text::{Fields, Spelled, flow, image_fields, infra_fields};
 use super::{first, parse};
 use crate::refusal::Refusal;
-use crate::yaml::{Node, Replacement, Yaml, YamlError, put_value, replace_scalars};
 
 /// `bytes` with the values of `wanted`, every other byte unchanged.
 ///
@@ -47,6 +47,12 @@ pub(crate) fn edit(path: &RelPath, bytes: &[u8], wanted: &Composition) -> Result
 
 fn edit_channel(bytes: &[u8], channel: &str, old: &Fields, new: &Fields) -> Result<Vec<u8>, YamlError> {
     let mut text = bytes.to_vec();
+    if old.iter().zip(new).any(|((before, _), (after, _))| before != after) {
+        // An overlay in place of a chart: no field stays what it was.
+        let yaml = Yaml::parse(&text)?;
+        let Some(root) = yaml.documents().first() else { return Ok(text) };
+        return put_value(&yaml, root, channel, &flow(new));
+    }
     // Missing fields go before the first one: from last to first they end up in canonical order.
     for ((key, before), (_, after)) in old.iter().zip(new).rev() {
         if before == after {

@@ -104,6 +104,25 @@ fn invariant_8_an_edit_keeps_comments_quotes_and_the_other_channel() {
 }
 
 #[test]
+fn a_chart_is_read_kept_and_given_up_for_an_overlay() {
+    let text = COMMENTED.replace(
+        "{ repo: atlas/atlas, path: dataops/x, revision: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb,",
+        "{ repo: 'oci://registry:80/charts', chart: citation, version: 1.10,",
+    );
+    let chart = read(&text).infra.chart.unwrap();
+    assert_eq!((chart.name.as_str(), chart.version.as_str()), ("citation", "1.10"), "as written, not 1.1");
+    assert_eq!(edited(&edited(&text, |c| c.infra.hold = Some(hold())), |c| c.infra.hold = None), text);
+    let newer = edited(&text, |c| c.infra.chart.as_mut().unwrap().version = "1.11".to_owned());
+    assert_eq!(newer, text.replace("1.10", "\"1.11\""));
+    let copied =
+        edited(&text, |c| c.infra = InfraState { deployed: Some(infra('2')), ..InfraState::default() });
+    assert!(
+        copied.ends_with("  # theirs\n") && copied.contains("infra: { repo: atlas/atlas, path:"),
+        "{copied}"
+    );
+}
+
+#[test]
 fn a_hold_comes_and_goes_without_a_trace() {
     let held = edited(COMMENTED, |c| c.infra.hold = Some(hold()));
     assert_eq!(read(&held).infra.hold, Some(hold()));
@@ -175,7 +194,8 @@ fn invariant_10_what_is_no_digest_or_otherwise_wrong_is_never_read() {
         "image: { digest: \"sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\" }",
         "image: { hold: { by: x } }",
         "image: { hold: { by: x, reason: y, until: tomorrow } }",
-        "infra: { repo: a/b, chart: c, version: 1.4.2 }",
+        "infra: { repo: a/b, chart: c, version: 1.4.2, path: d }",
+        "infra: { repo: a/b, chart: c }",
         "imag: {}\nkind: App",
     ];
     let head = "apiVersion: fabrique/v1\nkind: Composition\nmetadata: {app: citation, environment: prod}\n";
@@ -191,8 +211,8 @@ apps/citation/prod/composition.yaml:4:8: the field revision is missing; add revi
 apps/citation/prod/composition.yaml:4:8: the field repository is missing; add repository
 apps/citation/prod/composition.yaml:4:16: the field reason is missing; add reason
 apps/citation/prod/composition.yaml:4:43: until is no time: failed to parse four digit integer as year: invalid digit, expected 0-9 but got t; write it as 2026-08-01T12:00:00Z
-apps/citation/prod/composition.yaml:4:28: charts are not deployed by this version; use an overlay: repo, path and revision
-apps/citation/prod/composition.yaml:4:40: charts are not deployed by this version; use an overlay: repo, path and revision
+apps/citation/prod/composition.yaml:4:53: infra has a chart and path, which belongs to an overlay; keep repo, chart and version, or repo, path and revision
+apps/citation/prod/composition.yaml:4:8: the field version is missing; add version
 apps/citation/prod/composition.yaml:5:1: the key "kind" is written twice; keep one of them
 "#);
 }
@@ -214,12 +234,18 @@ fn any_composition() -> impl Strategy<Value = Composition> {
             build: image('a').build.filter(|_| build),
             ..image('a')
         });
+    let chart = ("[ -~]{1,10}", "[a-z0-9-]{1,6}", "[0-9]{1,2}\\.[0-9]{1,2}(\\.[0-9]e[0-9])?")
+        .prop_map(|(repo, name, version)| Chart { repo: format!("x{repo}"), name, version });
     let copied = "[0-9]{5}e[0-9]{33}1"
         .prop_map(|revision| DeployedInfra { revision: Revision::parse(&revision).unwrap(), ..infra('a') });
-    (prop::option::of(deployed), any_hold(), prop::option::of(copied), any_hold()).prop_map(
-        |(deployed, hold, copied, infra_hold)| Composition {
+    let infra = prop_oneof![
+        prop::option::of(copied).prop_map(|deployed| InfraState { deployed, ..InfraState::default() }),
+        chart.prop_map(|chart| InfraState { chart: Some(chart), ..InfraState::default() }),
+    ];
+    (prop::option::of(deployed), any_hold(), infra, any_hold()).prop_map(
+        |(deployed, hold, infra, infra_hold)| Composition {
             image: ImageState { deployed, hold },
-            infra: InfraState { deployed: copied, hold: infra_hold },
+            infra: InfraState { hold: infra_hold, ..infra },
             ..empty(&app(), &prod())
         },
     )

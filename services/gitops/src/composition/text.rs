@@ -1,8 +1,7 @@
 //! The canonical spelling of a composition.
 
 use fabrique_core::app::{Composition, Hold, ImageState, InfraState};
-
-use crate::yaml::flow_text;
+use fabrique_yaml::flow_text;
 
 /// One field of a channel, spelled for a flow mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +60,14 @@ pub(super) fn image_fields(image: &ImageState) -> Fields {
 }
 
 pub(super) fn infra_fields(infra: &InfraState) -> Fields {
+    if let Some(chart) = &infra.chart {
+        return vec![
+            ("repo", Spelled::text(Some(&chart.repo))),
+            ("chart", Spelled::text(Some(&chart.name))),
+            ("version", Spelled::text(Some(&chart.version))),
+            ("hold", Spelled::hold(infra.hold.as_ref())),
+        ];
+    }
     let deployed = infra.deployed.as_ref();
     let repo = deployed.map(|d| d.overlay.repo.to_string());
     vec![

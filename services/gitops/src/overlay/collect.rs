@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use fabrique_core::id::{AppName, EnvironmentName, RelPath};
+use fabrique_yaml::{Replacement, Yaml, replace_scalars};
 
 use super::kustomization::{climbs, finding, follow, is_kustomization, parent, relative};
 use super::{MAX_BYTES, MAX_FILES, OverlayFiles, check_entry};
 use crate::layout;
 use crate::refusal::Refusal;
 use crate::tree::{Entry, Tree};
-use crate::yaml::{Replacement, Yaml, replace_scalars};
 
 /// Where files from outside of the overlay's directory lie in the copy, under their path in the repository.
 pub const OUTSIDE: &str = "outside";

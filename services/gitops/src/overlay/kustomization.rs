@@ -1,18 +1,33 @@
 //! What a kustomization reaches outside of its own directory.
 
 use fabrique_core::id::RelPath;
-
-use crate::refusal::Finding;
-use crate::yaml::{Node, Yaml};
+use fabrique_yaml::{Finding, Node, Yaml};
 
 /// Whether a file is what `kustomize build` starts from.
-pub(super) fn is_kustomization(path: &RelPath) -> bool {
+pub(crate) fn is_kustomization(path: &RelPath) -> bool {
     let name = path.as_str().rsplit('/').next().unwrap_or_default();
     matches!(name, "kustomization.yaml" | "kustomization.yml" | "Kustomization")
 }
 
-/// A scalar of a kustomization that climbs with `..`.
-pub(super) struct Climb<'y> {
+/// Fields that list files, directories or other kustomizations.
+const LISTS: [&str; 9] = [
+    "resources",
+    "components",
+    "bases",
+    "configurations",
+    "crds",
+    "generators",
+    "transformers",
+    "validators",
+    "patchesStrategicMerge",
+];
+/// Fields whose items name a file under `path`.
+const WITH_PATH: [&str; 3] = ["patches", "patchesJson6902", "replacements"];
+/// Fields whose items read files.
+const GENERATORS: [&str; 2] = ["configMapGenerator", "secretGenerator"];
+
+/// A scalar of a kustomization that names a file or a directory.
+pub(super) struct Mention<'y> {
     pub(super) node: &'y Node,
     /// What stands before the path, in the `key=path` of generators.
     pub(super) prefix: &'y str,
@@ -22,22 +37,51 @@ pub(super) struct Climb<'y> {
 
 /// Every scalar that climbs. All scalars are looked at, not a list of fields: kustomize adds fields, and
 /// no other text of a kustomization has a `..` between slashes.
-pub(super) fn climbs(yaml: &Yaml) -> Vec<Climb<'_>> {
+pub(super) fn climbs(yaml: &Yaml) -> Vec<Mention<'_>> {
     let mut found = Vec::new();
     for document in yaml.documents() {
         document.walk(&mut |node| {
-            let Some(text) = node.text() else { return };
-            let (prefix, target) = match text.split_once('=') {
-                Some((key, target)) => (&text[..=key.len()], target),
-                None => ("", text),
-            };
-            let remote = target.contains("://") || target.contains(char::is_whitespace);
-            if !remote && target.split('/').any(|segment| segment == "..") {
-                found.push(Climb { node, prefix, target });
+            let Some(mention) = keyed(node) else { return };
+            let remote = mention.target.contains("://") || mention.target.contains(char::is_whitespace);
+            if !remote && mention.target.split('/').any(|segment| segment == "..") {
+                found.push(mention);
             }
         });
     }
     found
+}
+
+/// Everything that the known fields name, wherever it is. What is written out in place is nothing to look for.
+pub(super) fn mentions(yaml: &Yaml) -> Vec<Mention<'_>> {
+    let value = |node, key: &str| Node::entry(node, key).map(|(_, value)| value);
+    let plain =
+        |node: &'_ Node| node.text().is_some_and(|text| !text.contains('\n') && !text.starts_with('{'));
+    let mut found = Vec::new();
+    for document in yaml.documents() {
+        let items = |key: &&str| value(document, key).map_or(&[][..], Node::items);
+        let listed = LISTS.iter().flat_map(items);
+        let below = WITH_PATH.iter().flat_map(items).filter_map(|item| value(item, "path"));
+        let charts = items(&"helmCharts").iter().filter_map(|chart| value(chart, "repo"));
+        let openapi = value(document, "openapi").and_then(|openapi| value(openapi, "path"));
+        let whole = listed.chain(below).chain(charts).chain(openapi).filter(|node| plain(node));
+        found.extend(whole.filter_map(|node| Some(Mention { node, prefix: "", target: node.text()? })));
+        for generator in GENERATORS.iter().flat_map(items) {
+            let lists = ["files", "envs"].iter().filter_map(|key| value(generator, key));
+            let one = value(generator, "env");
+            found.extend(lists.flat_map(Node::items).chain(one).filter_map(keyed));
+        }
+    }
+    found
+}
+
+/// A path that may have the key of a generator before it.
+fn keyed(node: &Node) -> Option<Mention<'_>> {
+    let text = node.text()?;
+    let (prefix, target) = match text.split_once('=') {
+        Some((key, target)) => (&text[..=key.len()], target),
+        None => ("", text),
+    };
+    Some(Mention { node, prefix, target })
 }
 
 /// Where `target` leads from `directory`, or nothing when it leaves the root. The root itself is `.`.

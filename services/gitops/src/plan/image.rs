@@ -6,7 +6,6 @@ use fabrique_core::time::Timestamp;
 
 use super::hold::cleaned;
 use super::{Plan, Site};
-use crate::binding;
 use crate::message::{CommitMessage, Previous, Trailers};
 use crate::tree::Tree;
 
@@ -67,7 +66,7 @@ fn put(
 ) -> Plan {
     let bound = !site.awaits_overlay();
     if bound {
-        site.refuse_drift(binding::between(site.tree, &site.directory, site.environment, &site.before)?)?;
+        site.refuse_drift(site.drift(site.tree, &site.before)?)?;
     }
     let mut after = site.before.clone();
     if !same(after.image.deployed.as_ref(), image) {

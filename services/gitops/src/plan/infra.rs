@@ -1,16 +1,17 @@
 //! Advancing the infra channel: a newer overlay, filled from the image that is deployed.
 
-use fabrique_core::app::{App, Binding, DeployedInfra, InfraFrom};
+use fabrique_core::app::{App, Binding, Composition, DeployedInfra, InfraFrom};
 use fabrique_core::id::{Channel, EnvironmentName};
 use fabrique_core::time::Timestamp;
 
 use super::{Plan, Site};
 use crate::binding::Drift;
+use crate::changes::Changes;
 use crate::message::{CommitMessage, Previous, Trailers};
 use crate::overlay::{OverlayFiles, leftover_placeholder};
 use crate::refusal::Refusal;
 use crate::tree::Tree;
-use crate::{binding, layout};
+use crate::{binding, layout, placeholder};
 
 /// Replaces the environment's files by `overlay`, which was read at `infra`, filled through the bindings
 /// from the composition's present image.
@@ -22,7 +23,7 @@ use crate::{binding, layout};
 /// # Errors
 /// [`Refusal::NotYet`] before the first image; [`Refusal::Held`]; [`Refusal::Drift`] when a person changed
 /// a binding in the files that would be replaced; [`Refusal::BadFile`] when a placeholder of the app's
-/// image stands where no binding fills it.
+/// image is missing, doubled or where nothing fills it, and when a file is not there that the copy needs.
 pub fn advance_infra(
     tree: &Tree,
     app: &App,
@@ -42,24 +43,9 @@ pub fn advance_infra(
     }
     let mut after = site.before.clone();
     after.infra.deployed = Some(infra.clone());
+    after.infra.chart = None;
 
-    let mut changes = site.changes();
-    let own = layout::composition_of(&app.name, environment);
-    for (path, _) in tree.below(&site.directory).filter(|(path, _)| **path != own) {
-        changes.remove(path.clone())?;
-    }
-    for (path, content) in overlay.iter() {
-        changes.write(site.directory.join(path), content.clone())?;
-    }
-    let copied = tree.apply(&changes)?;
-    for (path, content) in binding::fill(&site.environment.bindings, &site.directory, &after, &copied)? {
-        changes.write(path, content)?;
-    }
-    for (path, content) in changes.iter().filter_map(|(path, content)| Some((path, content?))) {
-        if let Some(finding) = leftover_placeholder(path, content, &app.name) {
-            return Err(finding.into());
-        }
-    }
+    let mut changes = copied(&site, overlay, infra, &after)?;
     site.write_composition(&mut changes, &after)?;
 
     let previous = site.before.infra.deployed.as_ref();
@@ -79,6 +65,54 @@ pub fn advance_infra(
     Ok(planned)
 }
 
+/// The copy, filled: everything that changes but the composition.
+pub(super) fn copied(
+    site: &Site<'_>,
+    overlay: &OverlayFiles,
+    infra: &DeployedInfra,
+    after: &Composition,
+) -> Result<Changes, Refusal> {
+    let Site { tree, app, environment, directory, .. } = site;
+    let mut changes = site.changes();
+    let own = layout::composition_of(&app.name, &environment.name);
+    for (path, _) in tree.below(directory).filter(|(path, _)| **path != own) {
+        changes.remove(path.clone())?;
+    }
+    for (path, content) in overlay.iter() {
+        changes.write(directory.join(path), content.clone())?;
+    }
+    fill(site, &mut changes, &environment.bindings, after)?;
+    let placeholders = placeholder::find(tree, app, environment, &infra.overlay.path, &site.copy(&changes))?;
+    if !placeholders.is_empty() {
+        fill(site, &mut changes, &placeholders, after)?;
+        let kept = placeholder::render(&app.name, &environment.name, &placeholders);
+        changes.write(layout::placeholders_of(&app.name, &environment.name), kept)?;
+    }
+    if let Some(absent) = overlay.absent(&infra.overlay.path).into_iter().next() {
+        return Err(absent.into());
+    }
+    for (path, content) in changes.iter().filter_map(|(path, content)| Some((path, content?))) {
+        if let Some(finding) = leftover_placeholder(path, content, &app.name) {
+            return Err(finding.into());
+        }
+    }
+    Ok(changes)
+}
+
+/// Writes the files of the copy in which `bindings` show `after`.
+fn fill(
+    site: &Site<'_>,
+    changes: &mut Changes,
+    bindings: &[Binding],
+    after: &Composition,
+) -> Result<(), Refusal> {
+    let copied = site.tree.apply(changes)?;
+    for (path, content) in binding::fill(bindings, &site.directory, after, &copied)? {
+        changes.write(path, content)?;
+    }
+    Ok(())
+}
+
 /// A binding that a person changed in the copied files stops the advance that would silently undo it.
 ///
 /// A pinned revision is moved by writing it into the composition: until the copy follows, the bindings of
@@ -87,11 +121,12 @@ fn refuse_drift_in_old_files(site: &Site<'_>) -> Result<(), Refusal> {
     if site.awaits_overlay() {
         return Ok(());
     }
-    let mut drifts = binding::readable_drift(site.tree, &site.directory, site.environment, &site.before);
+    let bindings = binding::known(site.tree, site.app, site.environment)?;
+    let mut drifts = binding::readable_drift(site.tree, &site.directory, &bindings, &site.before);
     if matches!(site.environment.infra, InfraFrom::Pinned(_)) {
         let of_infra = |drift: &Drift| {
             let shows = |b: &Binding| site.directory.join(&b.file) == drift.file && b.path == drift.path;
-            site.environment.bindings.iter().any(|b| b.channel == Channel::Infra && shows(b))
+            bindings.iter().any(|b| b.channel == Channel::Infra && shows(b))
         };
         drifts.retain(|drift| !of_infra(drift));
     }

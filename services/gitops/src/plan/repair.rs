@@ -4,7 +4,6 @@ use fabrique_core::app::App;
 use fabrique_core::id::EnvironmentName;
 
 use super::{Plan, Site};
-use crate::binding;
 use crate::message::CommitMessage;
 use crate::tree::Tree;
 
@@ -17,7 +16,7 @@ pub fn repair(tree: &Tree, app: &App, environment: &EnvironmentName) -> Plan {
     if site.awaits_overlay() {
         return Ok(None);
     }
-    let drifts = binding::between(tree, &site.directory, site.environment, &site.before)?;
+    let drifts = site.drift(tree, &site.before)?;
     let body: Vec<String> = drifts.iter().map(ToString::to_string).collect();
     let mut changes = site.changes();
     site.write_bindings(&mut changes, &site.before, None)?;

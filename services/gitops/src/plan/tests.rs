@@ -1,4 +1,6 @@
-use fabrique_core::app::{DeployedImage, DeployedInfra, Hold, InfraFrom, OverlaySource};
+use fabrique_core::app::{
+    Binding, BindingForm, DeployedImage, DeployedInfra, Hold, InfraFrom, OverlaySource,
+};
 use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, ImageRepository, RepoName, Revision};
 use proptest::prelude::*;
 
@@ -9,6 +11,8 @@ use crate::message::Previous;
 use crate::overlay::OverlayFiles;
 use crate::registration::{Registrations, Rules};
 use crate::tree::Entry;
+
+mod follow;
 
 const NOW: Timestamp = Timestamp(1_785_000_000_000);
 
@@ -353,11 +357,19 @@ fn an_advance_waits_for_an_image_and_fills_every_placeholder() {
         ("job.yaml", "# __CITATION_IMAGE__ here\nspec:\n  image: __CITATION_IMAGE__\n"),
     ]);
     let refused = advance_infra(&running(), &app(), &name("prod"), &unbound, &infra('d'), NOW).unwrap_err();
-    insta::assert_snapshot!(refused, @"apps/citation/prod/job.yaml:3:10: the placeholder __CITATION_IMAGE__ is filled by no binding; add a binding for this place to app.yaml");
+    insta::assert_snapshot!(refused, @"deploy/prod/job.yaml:3:10: the placeholder __CITATION_IMAGE__ is at the wrong place; it is filled only as the whole of the value of the variable DAGSTER_CURRENT_IMAGE: write it there");
     let files = advance_infra(&start(), &app(), &name("bench"), &overlay(), &infra('d'), NOW).unwrap_err();
     insta::assert_snapshot!(files, @"citation/bench: its manifests are kept in cluster/apps, no overlay is copied; declare infra: { from: head, repo, path } in app.yaml");
     let ghost = advance_infra(&start(), &app(), &name("ghost"), &overlay(), &infra('d'), NOW).unwrap_err();
     insta::assert_snapshot!(ghost, @"citation has no environment ghost; declare it under spec.environments of apps/citation/app.yaml");
+}
+
+#[test]
+fn an_advance_is_refused_when_the_copy_would_not_be_whole() {
+    let remote = KUSTOMIZATION.replace("[patch.yaml]", "[patch.yaml, 'https://host/base?ref=v1']");
+    let remote = overlay_of(&[("kustomization.yaml", &remote), ("patch.yaml", PATCH)]);
+    let refused = advance_infra(&running(), &app(), &name("prod"), &remote, &infra('d'), NOW).unwrap_err();
+    insta::assert_snapshot!(refused, @r#"deploy/prod/kustomization.yaml:2:25: "https://host/base?ref=v1" is not in this repository; copy it into the repository: the cluster fetches nothing"#);
 }
 
 #[test]
@@ -393,6 +405,33 @@ fn a_pinned_revision_is_moved_by_writing_it_into_the_composition() {
     let patch = "apps/citation/prod/patch.yaml";
     let tampered = with(&pinned, patch, &PATCH.replace("__CITATION_IMAGE__", "other"));
     assert!(matches!(plan(&tampered), Err(Refusal::Drift { drifts, .. }) if drifts.len() == 1));
+}
+
+#[test]
+fn the_version_of_a_chart_that_a_person_writes_is_brought_to_its_binding() {
+    let mut app = app();
+    app.environments[1].bindings.push(Binding {
+        channel: Channel::Infra,
+        file: path("release.yaml"),
+        path: "spec.chart.spec.version".to_owned(),
+        form: BindingForm::Version,
+    });
+    let release = "spec: { chart: { spec: { chart: citation, version: '1.0.0' } } }\n";
+    let tree = with(&start(), "apps/citation/bench/release.yaml", release);
+    let plan = |tree: &Tree| deploy_image(tree, &app, &name("bench"), &image('a'), None, NOW);
+    let tree = applied(&tree, plan(&tree));
+    assert_eq!(text(&tree, "apps/citation/bench/release.yaml"), release, "nobody chose a chart yet");
+
+    let file = "apps/citation/bench/composition.yaml";
+    let chosen = text(&tree, file).replace(
+        "infra: { repo: null, path: null, revision: null, hold: null }",
+        "infra: { repo: charts, chart: citation, version: 2.0.0, hold: null }",
+    );
+    let chosen = with(&tree, file, &chosen);
+    assert!(matches!(&observe(&chosen, &app)[1].bindings, Bindings::Drift(drifts) if drifts.len() == 1));
+    let after = applied(&chosen, repair(&chosen, &app, &name("bench")));
+    assert_eq!(text(&after, "apps/citation/bench/release.yaml"), release.replace("1.0.0", "2.0.0"));
+    assert_eq!(observe(&after, &app)[1].bindings, Bindings::Agree);
 }
 
 #[test]

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use fabrique_core::app::{App, BuildSpec, Source};
-use fabrique_core::id::{AppName, BranchName, ImageRepository, Platform, RelPath, RepoName, TrustDomain};
+use fabrique_core::app::{App, BuildResources, BuildSpec, Source};
+use fabrique_core::id::{
+    AppName, BranchName, EnvironmentName, ImageRepository, Platform, RelPath, RepoName, TrustDomain,
+};
+use fabrique_yaml::{Fields, Node, Reader};
 use globset::GlobBuilder;
 
-use super::{Rules, environment};
-use crate::reader::{Fields, Reader};
-use crate::yaml::Node;
+use super::application::{self, Choice};
+use super::{Rules, environment, resources};
 
 const MAX_ARGS: usize = 64;
 const MAX_ARG_LENGTH: usize = 4096;
@@ -23,7 +25,15 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-pub(super) fn read(reader: &Reader<'_>, document: &Node, directory: &str, rules: &Rules) -> Option<App> {
+/// An app, and what its environments choose for their Applications.
+pub(super) type Registered = (App, BTreeMap<EnvironmentName, Choice>);
+
+pub(super) fn read(
+    reader: &Reader<'_>,
+    document: &Node,
+    directory: &str,
+    rules: &Rules,
+) -> Option<Registered> {
     let root = reader.mapping(document, "the registration", &["apiVersion", "kind", "metadata", "spec"])?;
     root.constant("apiVersion", "fabrique/v1");
     root.constant("kind", "App");
@@ -50,19 +60,23 @@ pub(super) fn read(reader: &Reader<'_>, document: &Node, directory: &str, rules:
         Some(node) => environment::read_all(reader, node, source.as_ref()),
         None => Some(Vec::new()),
     };
-    Some(App { name: name?, source: source?, image: image?, build: build?, environments: environments? })
+    let environments = environments?;
+    let choices = spec.get("environments").map(|node| application::read(reader, node, &environments));
+    let app = App { name: name?, source: source?, image: image?, build: build?, environments };
+    Some((app, choices.unwrap_or_default()))
 }
 
 fn read_source(reader: &Reader<'_>, node: &Node) -> Option<Source> {
-    let fields = reader.mapping(node, "spec.source", &["repo", "branch", "declaration"])?;
+    let fields = reader.mapping(node, "spec.source", &["repo", "branch", "declaration", "migrations"])?;
     let repo: Option<RepoName> = fields.parsed("repo");
     let branch = fields.optional::<BranchName>("branch");
     let declaration = fields.optional("declaration");
+    let migrations = fields.optional("migrations");
     let branch = match branch? {
         Some(branch) => branch,
         None => parse_default("main")?,
     };
-    Some(Source { repo: repo?, branch, declaration: declaration? })
+    Some(Source { repo: repo?, branch, declaration: declaration?, migrations: migrations? })
 }
 
 fn read_image(spec: &Fields<'_>, rules: &Rules) -> Option<ImageRepository> {
@@ -82,8 +96,19 @@ fn read_image(spec: &Fields<'_>, rules: &Rules) -> Option<ImageRepository> {
 
 fn read_build(spec: &Fields<'_>, source: Option<&Source>) -> Option<BuildSpec> {
     let reader = spec.reader;
-    let known =
-        ["context", "dockerfile", "target", "args", "secrets", "platforms", "watch", "timeout", "trust"];
+    let known = [
+        "context",
+        "dockerfile",
+        "target",
+        "args",
+        "secrets",
+        "platforms",
+        "watch",
+        "timeout",
+        "trust",
+        "resources",
+        "registry_cache",
+    ];
     let Some(node) = spec.get("build") else {
         return defaults(source?);
     };
@@ -97,6 +122,8 @@ fn read_build(spec: &Fields<'_>, source: Option<&Source>) -> Option<BuildSpec> {
     let watch = read_watch(&fields);
     let timeout = read_timeout(&fields);
     let trust = fields.optional("trust");
+    let resources = resources::read(&fields);
+    let registry_cache = fields.optional("registry_cache");
     let base = defaults(source?)?;
     let platforms = platforms?;
     Some(BuildSpec {
@@ -109,6 +136,8 @@ fn read_build(spec: &Fields<'_>, source: Option<&Source>) -> Option<BuildSpec> {
         watch: watch?,
         timeout: timeout?,
         trust: trust?.unwrap_or(base.trust),
+        resources: resources?,
+        registry_cache: registry_cache?,
     })
 }
 
@@ -123,6 +152,8 @@ fn defaults(source: &Source) -> Option<BuildSpec> {
         watch: Vec::new(),
         timeout: DEFAULT_TIMEOUT,
         trust: parse_default::<TrustDomain>(source.repo.org())?,
+        resources: BuildResources::default(),
+        registry_cache: None,
     })
 }
 

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use fabrique_core::app::{Binding, BindingForm, Environment, ImageFrom, InfraFrom, OverlaySource, Source};
 use fabrique_core::id::{Channel, EnvironmentName, RelPath};
+use fabrique_yaml::path::Path;
+use fabrique_yaml::{Fields, Node, Reader};
 
 use super::relations;
-use crate::composition;
-use crate::path::Path;
-use crate::reader::{Fields, Reader};
-use crate::yaml::Node;
+use crate::{composition, placeholder};
 
 const MAX_ENVIRONMENTS: usize = 32;
 const MAX_BINDINGS: usize = 64;
@@ -49,7 +48,8 @@ pub(super) fn read_all(
 }
 
 fn read_one(reader: &Reader<'_>, node: &Node) -> Option<Environment> {
-    let fields = reader.mapping(node, "an environment", &["name", "image", "infra", "bindings"])?;
+    let known = ["name", "image", "infra", "bindings", "application"];
+    let fields = reader.mapping(node, "an environment", &known)?;
     let name: Option<EnvironmentName> = fields.required("name").and_then(|node| {
         let name: EnvironmentName = reader.value(node, "name")?;
         if RESERVED.contains(&name.as_str()) {
@@ -105,7 +105,7 @@ fn read_infra_from(reader: &Reader<'_>, node: &Node) -> Option<InfraFrom> {
     }
 }
 
-fn read_bindings(reader: &Reader<'_>, node: &Node) -> Option<Vec<Binding>> {
+pub(crate) fn read_bindings(reader: &Reader<'_>, node: &Node) -> Option<Vec<Binding>> {
     let items = reader.list(node, "bindings", MAX_BINDINGS);
     let mut places = BTreeSet::new();
     let mut bindings = Vec::new();
@@ -132,13 +132,15 @@ fn read_binding(reader: &Reader<'_>, node: &Node) -> Option<Binding> {
         ("reference", BindingForm::Reference),
         ("kustomize-image", BindingForm::KustomizeImage),
         ("revision", BindingForm::Revision),
+        ("version", BindingForm::Version),
     ];
     let form = read_word(&fields, "form", &forms);
-    if channel == Some(Channel::Infra) && form.is_some_and(|form| form != BindingForm::Revision) {
+    let of_infra = |form| matches!(form, BindingForm::Revision | BindingForm::Version);
+    if channel == Some(Channel::Infra) && form.is_some_and(|form| !of_infra(form)) {
         reader.report(
             node,
-            "the infra channel has a revision only",
-            "write form: revision, or channel: image",
+            "the infra channel has no image",
+            "write form: revision or version, or channel: image",
         );
     }
     Some(Binding { channel: channel?, file: file?, path: path?, form: form? })
@@ -167,7 +169,7 @@ fn read_file(fields: &Fields<'_>) -> Option<RelPath> {
         fields.reader.report(node, what, "write a path relative to apps/<app>/<environment>/, without '..'");
         return None;
     };
-    if file.is_root() || file.as_str() == composition::FILE_NAME {
+    if file.is_root() || [composition::FILE_NAME, placeholder::FILE_NAME].contains(&file.as_str()) {
         fields.reader.report(
             node,
             format!("a binding cannot be in {file}"),

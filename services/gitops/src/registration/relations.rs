@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use fabrique_core::app::{App, Environment, ImageFrom, InfraFrom, Source};
 use fabrique_core::id::{Channel, EnvironmentName, ImageRepository, RelPath};
-
-use crate::reader::Reader;
-use crate::refusal::Finding;
-use crate::yaml::Node;
+use fabrique_yaml::{Finding, Node, Reader};
 
 /// No two apps share an image: each would take the other's digests for its own. Nothing tells which of
 /// the two was there first, so both wait.

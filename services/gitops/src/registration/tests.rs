@@ -1,7 +1,8 @@
 use std::time::Duration;
 
-use fabrique_core::app::{BindingForm, ImageFrom, InfraFrom};
+use fabrique_core::app::{BindingForm, BuildResources, ImageFrom, InfraFrom, RegistryCache};
 use fabrique_core::id::Channel;
+use fabrique_core::quantity::{Bytes, Millicores};
 
 use super::*;
 use crate::tree::{Entry, FileKind};
@@ -75,6 +76,36 @@ fn what_is_left_out_has_its_documented_default() {
     assert_eq!(app.build.timeout, Duration::from_secs(1800));
     assert!(app.build.watch.is_empty() && app.environments.is_empty());
     assert_eq!(app.build.trust.as_str(), "Org");
+    assert_eq!((app.build.resources, app.build.registry_cache), (BuildResources::default(), None));
+}
+
+#[test]
+fn what_a_build_gets_of_its_machine_and_of_the_registrys_cache_is_declared() {
+    let with = |build: &str| format!("{SMALLEST}  build: {{ {build} }}\n");
+    let right = "resources: { cpu: 1500m, cpu_limit: 4, memory: 3Gi, memory_limit: 6Gi, ephemeral_storage: 8Gi }, \
+                 registry_cache: off";
+    let loaded = load(&[("apps/small/app.yaml", &with(right))]);
+    assert_eq!(loaded.findings, []);
+    let build = &loaded.apps[&AppName::parse("small").unwrap()].build;
+    let wanted = BuildResources {
+        cpu: Some(Millicores(1500)),
+        cpu_limit: Some(Millicores(4000)),
+        memory: Some(Bytes::gibi(3)),
+        memory_limit: Some(Bytes::gibi(6)),
+        ephemeral_storage: Some(Bytes::gibi(8)),
+    };
+    assert_eq!((build.resources, build.registry_cache), (wanted, Some(RegistryCache::Off)));
+
+    let wrong = "resources: { cpu: 0, cpu_limit: much, memory: 4Gi, memory_limit: 2Gi, ephemeral_storage: 1Mi, disk: 1 }, \
+                 registry_cache: yes";
+    insta::assert_snapshot!(report(&[("apps/small/app.yaml", &with(wrong))]), @r#"
+apps/small/app.yaml:7:30: build.resources.cpu is 0, too little to build with; write 10m or more
+apps/small/app.yaml:7:44: cpu_limit: "much" is not processor time such as 500m or 2; correct the value
+apps/small/app.yaml:7:77: memory_limit is 2Gi, below the memory of 4Gi; write 4Gi or more
+apps/small/app.yaml:7:101: build.resources.ephemeral_storage is 1Mi, too little to build with; write 64Mi or more
+apps/small/app.yaml:7:106: build.resources has no field "disk"; remove it, the fields are cpu, cpu_limit, memory, memory_limit, ephemeral_storage
+apps/small/app.yaml:7:133: registry_cache: "yes" is none of off, export, import, both; correct the value
+"#);
 }
 
 #[test]
@@ -119,8 +150,8 @@ apps/bad/app.yaml:17:35: infra.path has no meaning with from: files; remove it, 
 apps/bad/app.yaml:18:7: the image of a comes from ghost, which is not an environment; use one of a, b, build
 apps/bad/app.yaml:18:77: the binding's file "../../b/app.yaml" is not inside the environment's directory; write a path relative to apps/<app>/<environment>/, without '..'
 apps/bad/app.yaml:18:101: path: an index, a quoted key, key=value or ~image is expected at character 3 of the path; correct the value
-apps/bad/app.yaml:18:113: form is "digset"; write one of digest, reference, kustomize-image, revision
-apps/bad/app.yaml:19:29: the infra channel has a revision only; write form: revision, or channel: image
+apps/bad/app.yaml:18:113: form is "digset"; write one of digest, reference, kustomize-image, revision, version
+apps/bad/app.yaml:19:29: the infra channel has no image; write form: revision or version, or channel: image
 apps/bad/app.yaml:19:53: a binding cannot be in composition.yaml; name a manifest of the environment
 "#);
 }
@@ -228,7 +259,12 @@ fn look_ups_find_the_apps_of_a_branch_and_of_changed_paths() {
     };
     assert_eq!(touched(&["apps/small/prod/x.yaml", "README.md", "apps/ghost/app.yaml"]), ["small"]);
     assert_eq!(touched(&["contract.yaml"]), ["citation", "small"]);
-    assert!(touched(&["applications/citation-prod.yaml"]).is_empty());
+    assert_eq!(
+        touched(&["applications/citation-prod.yaml"]),
+        ["citation"],
+        "who waits for it is told by its app"
+    );
+    assert!(touched(&["applications/citation-nowhere.yaml", "applications/ours.yaml"]).is_empty());
 }
 
 proptest::proptest! {

@@ -3,17 +3,20 @@
 
 mod image;
 mod quantity;
+mod resources;
 mod validate;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fabrique_core::id::{AppName, TrustDomain};
+pub use fabrique_core::quantity::{Bytes, Millicores};
 use k8s_openapi::api::core::v1::{HostAlias, Toleration, TopologySpreadConstraint};
 use serde::{Deserialize, Serialize};
 
 pub use self::image::PinnedImage;
-pub use self::quantity::{Bytes, Millicores, NotAnAmount};
+pub(crate) use self::quantity::Amount;
+pub use self::resources::{AppMemory, Ceiling, Resources};
 
 /// Everything about builder pods that an operator decides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,10 +32,13 @@ pub struct Settings {
     /// How many pods there are and how long they live.
     #[serde(default)]
     pub pool: PoolSettings,
-    /// What a pod asks for and is held to.
+    /// What a pod asks for and is held to, unless an app's registration wishes for more.
     #[serde(default)]
     pub resources: Resources,
-    /// Apps that need more memory than [`Resources::memory`].
+    /// The most that a registration may wish for.
+    #[serde(default)]
+    pub max: Ceiling,
+    /// Apps that need more memory than [`Resources::memory`], where their registrations do not say so.
     #[serde(default)]
     pub apps: BTreeMap<AppName, AppMemory>,
     /// Where pods may run.
@@ -46,6 +52,9 @@ pub struct Settings {
     pub daemon: DaemonSettings,
     /// What a pod waits for before its daemon starts.
     pub gate: Gate,
+    /// The proxy by which `rootless` builds leave, where there is one. In `userns` BuildKit's own is in its place.
+    #[serde(default)]
+    pub proxy: Option<EgressProxy>,
     /// Names that the cluster's DNS does not know: the registry, Gitea.
     #[serde(default)]
     pub host_aliases: Vec<HostAlias>,
@@ -185,44 +194,6 @@ impl PoolSettings {
     }
 }
 
-/// What a pod asks for and is held to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Resources {
-    /// Processor time that is reserved.
-    pub cpu: Millicores,
-    /// Processor time that is never exceeded; unlimited when absent.
-    pub cpu_limit: Option<Millicores>,
-    /// Memory, reserved and never exceeded: a build that is promised less than it may use is killed on a full
-    /// node.
-    pub memory: Bytes,
-    /// Room on the node's disk for logs and the container's own layer, without the cache. Absent where nodes do not
-    /// account for their disk: a pod that asks for any would fit nowhere.
-    pub ephemeral_storage: Option<Bytes>,
-}
-
-impl Default for Resources {
-    fn default() -> Self {
-        Self {
-            cpu: Millicores(500),
-            cpu_limit: None,
-            memory: Bytes::gibi(2),
-            ephemeral_storage: Some(Bytes::gibi(2)),
-        }
-    }
-}
-
-/// How much memory an app's builds get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AppMemory {
-    /// The first attempt; [`Resources::memory`] when absent.
-    #[serde(default)]
-    pub start: Option<Bytes>,
-    /// After a build ran out of memory the next attempt gets twice as much, up to this.
-    pub limit: Bytes,
-}
-
 /// Where pods may run, beyond what is always so: never on nodes of the control plane.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -288,8 +259,10 @@ impl Default for DaemonSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
-    /// Answers without a policy and must not with one: the API server.
-    pub forbidden: HostPort,
+    /// Answers without a policy and must not with one; an address, because a name that cannot be resolved for a
+    /// moment would look closed. The API server, by the address that Kubernetes gives every pod, when absent.
+    #[serde(default)]
+    pub forbidden: Option<HostPort>,
     /// Must answer: the registry.
     pub needed: HostPort,
     /// A pod that has not seen both after this fails.
@@ -301,6 +274,18 @@ impl Gate {
     fn default_limit() -> Duration {
         Duration::from_mins(1)
     }
+}
+
+/// A proxy that alone may leave, such as `k8s/components/egress-proxy`. Programs have to ask it: the daemon and RUN steps
+/// are told of it by `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressProxy {
+    /// `http://host:port`.
+    pub url: String,
+    /// Hosts that are reached without it besides the registries: Gitea.
+    #[serde(default)]
+    pub except: Vec<String>,
 }
 
 /// A host and a TCP port: `registry:80`, `198.19.0.1:443`, `[fd00::1]:443`.
@@ -393,6 +378,10 @@ pub struct Patience {
     /// After a build failed oddly, for the pod's status to tell why: the node reports within seconds.
     #[serde(with = "humantime_serde")]
     pub autopsy: Duration,
+    /// After that, when nothing listens at the daemon's address, for its node to be taken for lost: Kubernetes waits
+    /// for 50 s by default (`--node-monitor-grace-period`).
+    #[serde(with = "humantime_serde")]
+    pub node: Duration,
     /// For a pod to end by itself once deleted. A running build is lost in any case.
     #[serde(with = "humantime_serde")]
     pub ending: Duration,
@@ -404,6 +393,7 @@ impl Default for Patience {
             request: Duration::from_secs(10),
             longest_pause: Duration::from_secs(30),
             autopsy: Duration::from_secs(5),
+            node: Duration::from_mins(1),
             ending: Duration::from_secs(5),
         }
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Bytes, Settings};
+use super::{Bytes, HostPort, Settings};
 use crate::finding::Finding;
 use crate::pod::CONTROL_PLANE_LABELS;
 
@@ -11,6 +11,9 @@ use crate::pod::CONTROL_PLANE_LABELS;
 const LEAST_MEMORY: Bytes = Bytes::mebi(128);
 /// Below this, no cache is worth having, and most base images do not fit.
 const LEAST_CACHE: Bytes = Bytes::mebi(64);
+
+/// After an attempt to renew a claim failed.
+const RENEWAL_PAUSE: Duration = crate::pool::FIRST_PAUSE;
 
 impl Settings {
     /// Everything that is wrong, each with its key; nothing when the settings can be used.
@@ -57,7 +60,17 @@ impl Settings {
         // Three renewals, each of which may take as long as one request.
         let claim = self.patience.request * 3;
         findings.unless(pool.claim >= claim, "pool.claim", "must be at least three times patience.request");
+        // Half of it is what a worker has to write again after the API server was away.
+        let again = self.patience.request * 2 + RENEWAL_PAUSE * 2;
+        findings.unless(pool.claim >= again, "pool.claim", "must be 2s more than twice patience.request");
         findings.unless(self.gate.limit <= pool.start, "gate.limit", "must not exceed pool.start");
+        let address = self.gate.forbidden.as_ref().is_none_or(|at| at.host.parse::<IpAddr>().is_ok());
+        findings.unless(
+            address,
+            "gate.forbidden",
+            "must be an address with a port, since a name that does not resolve looks closed; leave it out for \
+             the API server",
+        );
     }
 
     fn check_resources(&self, findings: &mut Findings) {
@@ -67,6 +80,16 @@ impl Settings {
         findings.unless(resources.cpu.0 > 0, "resources.cpu", "must be more than 0");
         let within = resources.cpu_limit.is_none_or(|limit| limit >= resources.cpu);
         findings.unless(within, "resources.cpu_limit", "must not be below resources.cpu");
+        let most = &self.max;
+        findings.unless(
+            most.cpu.is_none_or(|cpu| cpu >= resources.cpu),
+            "max.cpu",
+            "must not be below resources.cpu",
+        );
+        let memory = most.memory.is_none_or(|memory| memory >= resources.memory);
+        findings.unless(memory, "max.memory", "must not be below resources.memory");
+        let storage = most.ephemeral_storage.is_none_or(|most| Some(most) >= resources.ephemeral_storage);
+        findings.unless(storage, "max.ephemeral_storage", "must not be below resources.ephemeral_storage");
         for (app, memory) in &self.apps {
             let start = memory.start.unwrap_or(resources.memory);
             findings.unless(
@@ -128,6 +151,19 @@ impl Settings {
     }
 
     fn check_names(&self, findings: &mut Findings) {
+        if let Some(proxy) = &self.proxy {
+            let authority =
+                proxy.url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/').to_owned());
+            let good = authority.is_some_and(|authority| HostPort::try_from(authority).is_ok());
+            findings.unless(good, "proxy.url", "must be http://host:port");
+            // Anything else would be another entry, or none.
+            let plain = |host: &String| is_registry(host.strip_prefix('.').unwrap_or(host));
+            findings.unless(
+                proxy.except.iter().all(plain),
+                "proxy.except",
+                "must list hosts, each by itself",
+            );
+        }
         for (at, alias) in self.host_aliases.iter().enumerate() {
             let place = format!("host_aliases[{at}]");
             findings.unless(alias.ip.parse::<IpAddr>().is_ok(), &place, "ip must be an address");
@@ -179,6 +215,7 @@ mod tests {
     use k8s_openapi::api::core::v1::{HostAlias, Toleration};
 
     use super::*;
+    use crate::config::EgressProxy;
     use crate::testing::settings;
 
     fn places(settings: &Settings) -> Vec<String> {
@@ -195,11 +232,16 @@ mod tests {
         let mut settings = settings();
         settings.namespace = "Builders".into();
         settings.pool.total = 0;
-        settings.pool.claim = Duration::from_secs(1);
+        settings.pool.claim = Duration::from_secs(25);
         settings.resources.memory = Bytes::mebi(1);
+        settings.max.cpu = Some(crate::config::Millicores(499));
+        settings.max.ephemeral_storage = Some(Bytes::gibi(1));
         settings.daemon.max_used = Some(Bytes::gibi(900));
         settings.daemon.authorities = Some("-----BEGIN PRIVATE KEY-----".into());
+        let except = vec!["gitea,registry".into()];
+        settings.proxy = Some(EgressProxy { url: "egress-proxy:3128".into(), except });
         settings.host_aliases = vec![HostAlias { ip: "registry".into(), hostnames: None }];
+        settings.gate.forbidden = Some(HostPort::try_from("kubernetes.default.svc:443".to_owned()).unwrap());
         assert_eq!(
             places(&settings),
             [
@@ -207,9 +249,14 @@ mod tests {
                 "pool.total",
                 "pool.per_domain",
                 "pool.claim",
+                "gate.forbidden",
                 "resources.memory",
+                "max.cpu",
+                "max.ephemeral_storage",
                 "daemon.max_used",
                 "daemon.authorities",
+                "proxy.url",
+                "proxy.except",
                 "host_aliases[0]",
                 "host_aliases[0]",
             ]

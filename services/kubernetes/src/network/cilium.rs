@@ -1,7 +1,8 @@
 //! CiliumNetworkPolicies, which know names. They are additions: the plain policies stay the base.
 //!
-//! Policies add up, so while a plain policy opens DNS as such, any name may be asked under Cilium too; only the
-//! addresses of listed names open. Where that matters, the plain rule for DNS is left out of the installation.
+//! Policies add up, so while a plain policy opens DNS as such, any name may be asked under Cilium too. The component
+//! leaves the plain rule for DNS out, its admission policies take no other in its place, and
+//! [`findings_among`](super::findings_among) tells of one in files.
 
 use serde_json::{Value, json};
 

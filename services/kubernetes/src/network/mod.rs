@@ -6,6 +6,7 @@
 //! * [`findings`] refuses what would undo them, in our manifests and in anybody's.
 
 mod allow_list;
+mod builders;
 pub mod cilium;
 mod findings;
 pub mod policies;
@@ -17,9 +18,11 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use self::allow_list::{AllowList, AppEgress, Egress, HostName};
-pub use self::findings::{findings, findings_in};
+pub use self::findings::{findings, findings_among, findings_in};
 use crate::finding::Finding;
 
+/// The builders' namespace in the manifests of `k8s/`, for whoever judges policies without settings.
+pub const BUILDERS_NAMESPACE: &str = "fabrique-builds";
 /// The port of NATS, which no builder ever reaches.
 pub const NATS_PORT: u16 = 4222;
 

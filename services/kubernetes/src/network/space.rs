@@ -10,6 +10,16 @@ const MOST_V4: u128 = 1 << (32 - 8);
 /// The most IPv6 addresses: as many as one /16.
 const MOST_V6: u128 = 1 << (128 - 16);
 
+/// Reads a range, or an address, which Cilium takes for a range of one. Leading zeros are taken for octal by some, and
+/// for nothing here.
+pub(crate) fn parse(text: &str) -> Option<IpNet> {
+    match text.split_once('/') {
+        Some((_, length)) if length.len() > 1 && length.starts_with('0') => None,
+        Some(_) => text.parse().ok(),
+        None => text.parse::<IpAddr>().ok().map(IpNet::from),
+    }
+}
+
 /// Says why `ranges` open too much together, if they do. Exceptions inside a range do not count: whoever lists
 /// the world but for ten addresses lists the world.
 pub(crate) fn too_wide(ranges: &[IpNet]) -> Option<String> {
@@ -25,19 +35,36 @@ pub(crate) fn too_wide(ranges: &[IpNet]) -> Option<String> {
             }
         }
     }
-    let widest = |ranges: &[IpNet]| {
-        let widest = ranges.iter().min_by_key(|range| range.prefix_len());
-        widest.map(ToString::to_string).unwrap_or_default()
+    (v4 > MOST_V4 || v6 > MOST_V6).then(|| together(&ranges, v4 > MOST_V4))
+}
+
+/// The same, counted as the admission policy in `k8s/base` counts, which cannot join ranges: each for itself, whether
+/// they overlap or not, and those as nothing of which 65536 would not fill what is permitted.
+pub(crate) fn too_wide_by_parts(ranges: &[IpNet]) -> Option<String> {
+    /// The parts that are permitted, as a power of two.
+    const PARTS: u8 = 16;
+    let parts = |range: &IpNet, widest: u8| match range.prefix_len().checked_sub(widest) {
+        None => u64::MAX,
+        Some(longer) => PARTS.checked_sub(longer).map_or(0, |bits| 1 << bits),
     };
-    if v4 > MOST_V4 || v6 > MOST_V6 {
-        let wide: Vec<IpNet> =
-            ranges.into_iter().filter(|range| matches!(range, IpNet::V4(_)) == (v4 > MOST_V4)).collect();
-        let (bits, widest) = (if v4 > MOST_V4 { 8 } else { 16 }, widest(&wide));
-        return Some(format!(
-            "the addresses hold more than a /{bits} together (the widest is {widest}): list the hosts' own ranges"
-        ));
+    let (mut v4, mut v6) = (0u64, 0u64);
+    for range in ranges {
+        match range {
+            IpNet::V4(_) => v4 = v4.saturating_add(parts(range, 8)),
+            IpNet::V6(_) => v6 = v6.saturating_add(parts(range, 16)),
+        }
     }
-    None
+    let most = 1 << PARTS;
+    (v4 > most || v6 > most).then(|| together(ranges, v4 > most))
+}
+
+fn together(ranges: &[IpNet], v4: bool) -> String {
+    let of_family = ranges.iter().filter(|range| matches!(range, IpNet::V4(_)) == v4);
+    let widest = of_family.min_by_key(|range| range.prefix_len()).map(ToString::to_string);
+    let (bits, widest) = (if v4 { 8 } else { 16 }, widest.unwrap_or_default());
+    format!(
+        "the addresses hold more than a /{bits} together (the widest is {widest}): list the hosts' own ranges"
+    )
 }
 
 /// `::ffff:0:0/96` is IPv4 in other clothes.
@@ -48,7 +75,8 @@ fn unmapped(range: IpNet) -> IpNet {
     v4.and_then(|v4| Ipv4Net::new(v4, v6.prefix_len() - 96).ok()).map_or(range, IpNet::V4)
 }
 
-/// Addresses that no builder may reach whatever the list says: link-local (cloud metadata), loopback.
+/// Addresses that no builder may reach whatever the list says: link-local (cloud metadata), loopback, and IPv4 written
+/// as IPv6, behind which both could hide.
 pub(crate) fn forbidden(range: &IpNet) -> Option<&'static str> {
     let link_local_v4 = Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16);
     let link_local_v6 = Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10);
@@ -58,6 +86,8 @@ pub(crate) fn forbidden(range: &IpNet) -> Option<&'static str> {
         Some("link-local addresses (cloud metadata) are never opened")
     } else if overlaps(loopback_v4.into()) || range.contains(&IpAddr::V6(Ipv6Addr::LOCALHOST)) {
         Some("loopback addresses are never opened")
+    } else if matches!(range, IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some()) {
+        Some("IPv4 addresses are written as such")
     } else {
         None
     }
@@ -124,7 +154,14 @@ mod tests {
 
     #[test]
     fn metadata_and_loopback_stay_closed() {
-        for range in ["169.254.169.254/32", "169.0.0.0/8", "fe80::/64", "127.0.0.1/32", "::1/128"] {
+        for range in [
+            "169.254.169.254/32",
+            "169.0.0.0/8",
+            "fe80::/64",
+            "127.0.0.1/32",
+            "::1/128",
+            "::ffff:a9fe:a9fe/128",
+        ] {
             assert!(forbidden(&range.parse().unwrap()).is_some(), "{range}");
         }
         assert_eq!(forbidden(&"151.101.0.0/16".parse().unwrap()), None);

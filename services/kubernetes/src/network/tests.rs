@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::labels;
 
 fn pods(namespace: &str, label: (&str, &str)) -> Peer {
     Peer::Pods { namespace: namespace.into(), labels: BTreeMap::from([(label.0.into(), label.1.into())]) }
@@ -75,7 +76,7 @@ fn our_own_policies_open_nothing_that_is_refused() {
     let plain = policies::builders(&peers(), &list()).into_iter().chain(policies::air_gap("apps", &[]));
     let manifests = plain.map(|policy| serde_json::to_value(policy).unwrap());
     for manifest in manifests.chain(cilium::builders(&peers(), &list())) {
-        assert_eq!(findings_in(&manifest), [], "{manifest}");
+        assert_eq!(findings_in(&manifest, "builders"), [], "{manifest}");
     }
 }
 
@@ -124,7 +125,12 @@ fn every_way_to_the_world_is_refused() {
         format!("kind: ConfigMap\n---\n{}", plain("[{}]")),
         "a: [".into(),
     ] {
-        assert_eq!(findings(&refused).len(), 1, "{refused}\n{:?}", findings(&refused));
+        assert_eq!(
+            findings(&refused, "builders").len(),
+            1,
+            "{refused}\n{:?}",
+            findings(&refused, "builders")
+        );
     }
     for allowed in [
         plain("[]"),
@@ -137,8 +143,159 @@ fn every_way_to_the_world_is_refused() {
         "kind: Deployment\nspec: {egress: [{}]}".into(),
         String::new(),
     ] {
-        assert_eq!(findings(&allowed), [], "{allowed}");
+        assert_eq!(findings(&allowed, "builders"), [], "{allowed}");
     }
+}
+
+fn egress_rule(to: &Value, ports: &Value) -> Value {
+    json!({ "egress": [{ "to": to, "ports": ports }] })
+}
+
+/// What is taken from others, and refused where builders are.
+#[test]
+fn policies_of_builders_are_held_to_more() {
+    let host = json!([{ "ipBlock": { "cidr": "192.0.2.1/32" } }]);
+    let https = json!([{ "port": 443 }]);
+    let to = |cidr: &str| egress_rule(&json!([{ "ipBlock": { "cidr": cidr } }]), &https);
+    let named = json!({ "matchLabels": { "a": "b" } });
+    let without = |operator: &str| json!({ "matchExpressions": [{ "key": "a", "operator": operator, "values": ["b"] }] });
+    for (spec, told) in [
+        (to("169.254.169.254/32"), "link-local"),
+        (to("fe80::/64"), "link-local"),
+        (to("127.0.0.1/32"), "loopback"),
+        (to("::ffff:192.0.2.1/128"), "written as such"),
+        (egress_rule(&host, &json!([{ "port": 4222 }])), "NATS"),
+        (egress_rule(&host, &json!([{ "port": 443 }, { "port": 8000, "endPort": 8001 }])), "range of ports"),
+        (egress_rule(&host, &json!([])), "every port"),
+        (egress_rule(&host, &json!([{ "protocol": "TCP" }])), "every port"),
+        (egress_rule(&host, &json!([{ "port": "nats" }])), "no number"),
+        (egress_rule(&json!([{ "namespaceSelector": {} }]), &https), "name both"),
+        (egress_rule(&json!([{ "podSelector": named }]), &https), "name both"),
+        (egress_rule(&json!([{ "namespaceSelector": named }]), &https), "name both"),
+        (
+            egress_rule(
+                &json!([{ "namespaceSelector": named, "podSelector": without("DoesNotExist") }]),
+                &https,
+            ),
+            "name both",
+        ),
+        (
+            egress_rule(&json!([{ "namespaceSelector": named, "podSelector": without("NotIn") }]), &https),
+            "name both",
+        ),
+    ] {
+        let policy = |namespace: &str| json!({ "kind": "NetworkPolicy", "metadata": { "name": "p", "namespace": namespace }, "spec": spec });
+        let found = findings_in(&policy("builders"), "builders");
+        assert!(found.len() == 1 && found[0].problem.contains(told), "{spec}: {found:?}");
+        assert_eq!(findings_in(&policy("apps"), "builders"), [], "{spec}");
+    }
+    for (spec, told) in [
+        (json!({ "ingress": [{ "ports": [{ "port": 1234 }] }] }), "everybody"),
+        (json!({ "ingress": [{ "from": host, "ports": [{ "port": 22 }] }] }), "1234"),
+        (json!({ "ingress": [{ "from": host, "ports": [{ "port": 1234, "endPort": 1300 }] }] }), "1234"),
+        (json!({ "ingress": [{ "from": host }] }), "every port"),
+    ] {
+        let mut selected = spec.clone();
+        selected["podSelector"] = json!({ "matchLabels": { (labels::COMPONENT): labels::BUILDER } });
+        let policy = json!({ "kind": "NetworkPolicy", "metadata": { "name": "p" }, "spec": selected });
+        let found = findings_in(&policy, "builders");
+        assert!(found.len() == 1 && found[0].problem.contains(told), "{spec}: {found:?}");
+    }
+}
+
+#[test]
+fn ciliums_policies_of_builders_are_held_to_more() {
+    let rule = |destination: &str, ports: &str| {
+        format!(
+            "kind: CiliumNetworkPolicy\nmetadata: {{name: p, namespace: builders}}\n\
+             spec: {{egress: [{{{destination}, toPorts: {ports}}}]}}\n"
+        )
+    };
+    let host = "toFQDNs: [{matchName: pypi.org}]";
+    let https = "[{ports: [{port: '443'}]}]";
+    let endpoints = |label: &str, expressions: &str| {
+        let labels = format!("{{'k8s:io.kubernetes.pod.namespace': kube-system, {label}}}");
+        format!("toEndpoints: [{{matchLabels: {labels}, matchExpressions: {expressions}}}]")
+    };
+    let kube_dns = endpoints("'k8s:k8s-app': kube-dns", "[]");
+    for (refused, told) in [
+        (rule("toCIDR: [169.254.169.254]", https), "link-local"),
+        (rule("toFQDNs: [{matchPattern: pypi.org}]", https), "pattern"),
+        (rule("toCIDR: [192.0.2.1, 'fe80::1']", https), "link-local"),
+        (rule("toCIDRSet: [{cidr: 169.254.0.0/24}]", https), "link-local"),
+        (rule("toNodes: [{}]", https), "cannot be judged"),
+        (rule("toEntities: [kube-apiserver]", https), "cannot be judged"),
+        (rule("toServices: [{k8sService: {serviceName: a, namespace: b}}]", https), "cannot be judged"),
+        (rule("toEndpoints: [{}]", https), "name both"),
+        (rule("toEndpoints: [{matchLabels: {a: b}}]", https), "name both"),
+        (rule("toEndpoints: [{matchLabels: {'k8s:io.kubernetes.pod.namespace': b}}]", https), "name both"),
+        (rule(&endpoints("'io.cilium.k8s.policy.cluster': default", "[]"), https), "name both"),
+        (rule(&endpoints("'k8s:io.cilium.k8s.policy.serviceaccount': default", "[]"), https), "name both"),
+        (rule(&endpoints("'any:io.kubernetes.pod.name': b", "[]"), https), "name both"),
+        (rule(&endpoints("'reserved:host': ''", "[]"), https), "name both"),
+        (rule(&endpoints("", "[{key: a, operator: DoesNotExist}]"), https), "name both"),
+        (rule(&endpoints("", "[{key: a, operator: NotIn, values: [b]}]"), https), "name both"),
+        (
+            rule(&endpoints("", "[{key: 'io.cilium.k8s.policy.cluster', operator: Exists}]"), https),
+            "name both",
+        ),
+        (rule(&kube_dns, "[{ports: [{port: '53', protocol: ANY}]}]"), "rules.dns"),
+        (rule(&kube_dns, "[{ports: [{port: '443'}, {port: '53'}], rules: {dns: []}}]"), "rules.dns"),
+        (rule(&kube_dns, "[{ports: [{port: '53'}], rules: {dns: [{}]}}]"), "rules.dns"),
+        (rule(&kube_dns, "[{ports: [{port: '53'}], rules: {http: [{}]}}]"), "rules.dns"),
+        (rule(host, "[{ports: [{port: '53'}]}]"), "rules.dns"),
+        (rule(host, "[]"), "every port"),
+        (rule(host, "[{ports: []}]"), "every port"),
+        (rule(host, "[{ports: [{port: '0'}]}]"), "every port"),
+        (rule(host, "[{ports: [{port: '4222'}]}]"), "NATS"),
+        (rule(host, "[{ports: [{port: '8000', endPort: 8001}]}]"), "range of ports"),
+        (rule(host, "[{ports: [{port: nats}]}]"), "no number"),
+        (rule(host, "[{ports: [{port: '0x107e'}]}]"), "no number"),
+        (rule(host, "[{ports: [{port: '010176'}]}]"), "no number"),
+        (rule(host, "[{ports: [{port: '65536'}]}]"), "no number"),
+        (rule(host, "[{}]"), "every port"),
+        (rule(host, https).replace("egress", "ingress"), "lets somebody in"),
+    ] {
+        let found = findings(&refused, "builders");
+        assert!(found.len() == 1 && found[0].problem.contains(told), "{refused}: {found:?}");
+        assert_eq!(findings(&refused, "others"), [], "{refused}");
+    }
+    let pods = "toEndpoints: [{matchLabels: {'k8s:io.kubernetes.pod.namespace': b, 'k8s:a': b}}]";
+    for allowed in [
+        rule(host, https),
+        rule(pods, https),
+        rule(&endpoints("", "[{key: 'any:app', operator: Exists}, {key: b, operator: DoesNotExist}]"), https),
+        rule(&endpoints("'io.cilium/app': operator", "[]"), https),
+        rule(&kube_dns, "[{ports: [{port: '53'}], rules: {dns: [{matchName: pypi.org}]}}]"),
+        "kind: CiliumNetworkPolicy\nmetadata: {name: p, namespace: builders}\nspec: {ingress: [{}], egress: [{}]}\n".into(),
+    ] {
+        assert_eq!(findings(&allowed, "builders"), [], "{allowed}");
+    }
+}
+
+/// Cilium's list of names holds for as long as nothing beside it opens DNS as such.
+#[test]
+fn a_plain_policy_that_opens_dns_beside_ciliums_list_of_names_is_told() {
+    let plain: Vec<Value> = policies::builders(&peers(), &list())
+        .into_iter()
+        .map(|policy| serde_json::to_value(policy).unwrap())
+        .collect();
+    let named = cilium::builders(&peers(), &list());
+    let text = |policies: &[Value]| {
+        let list = json!({ "kind": "List", "items": policies });
+        format!("{{}}\n---\n{list}\n")
+    };
+    let both = [plain.clone(), named.clone()].concat();
+    let found = findings(&text(&both), "builders");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].place, "NetworkPolicy builders-to-services");
+    assert!(found[0].problem.contains("CiliumNetworkPolicy builders-to-allow-list"), "{found:?}");
+    assert_eq!(findings(&text(&plain), "builders"), []);
+    assert_eq!(findings(&text(&named), "builders"), []);
+    // What is somebody else's is theirs.
+    assert_eq!(findings(&text(&both), "others").len(), 1, "by the pods that it selects");
+    let closed = both.into_iter().filter(|policy| policy["metadata"]["name"] != "builders-to-services");
+    assert_eq!(findings(&text(&closed.collect::<Vec<_>>()), "builders"), []);
 }
 
 proptest! {
@@ -165,12 +322,12 @@ proptest! {
         let egress: Vec<Value> = egress.iter().filter(|ranges| !ranges.is_empty()).map(rule).collect();
         let kind = if cilium { "CiliumNetworkPolicy" } else { "NetworkPolicy" };
         let policy = json!({ "kind": kind, "metadata": { "name": "p" }, "spec": { "egress": egress } });
-        prop_assert_eq!(findings_in(&policy).len(), 1);
+        prop_assert_eq!(findings_in(&policy, "builders").len(), 1);
     }
 
     /// No text makes the judge stumble.
     #[test]
     fn any_text_is_judged(text in "[a-z:*\\[\\]{}&! \\n-]{0,80}") {
-        let _ = findings(&text);
+        let _ = findings(&text, "builders");
     }
 }

@@ -8,11 +8,13 @@ use k8s_openapi::api::core::v1::{Capabilities, Container, EnvVar, ResourceRequir
 
 use super::shape::Shape;
 use super::{GATE_CONTAINER, amounts, seconds};
-use crate::config::{Bytes, Millicores, Settings};
+use crate::config::{Amount, Bytes, Millicores, Settings};
 
 /// First the registry, or a pod without any network would pass; both in one round, or a policy that comes and
-/// goes would. Addresses come by the environment: no text of the configuration becomes part of the program.
-const SCRIPT: &str = r#"knock() { timeout 2 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$1" "$2" 2>/dev/null; }
+/// goes would. Addresses come by the environment: no text of the configuration becomes part of the program. Kubernetes
+/// tells every pod where the API server is.
+const SCRIPT: &str = r#": "${FORBIDDEN_HOST:=$KUBERNETES_SERVICE_HOST}" "${FORBIDDEN_PORT:=$KUBERNETES_SERVICE_PORT}"
+knock() { timeout 2 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$1" "$2" 2>/dev/null; }
 while ((SECONDS < LIMIT)); do
   if knock "$NEEDED_HOST" "$NEEDED_PORT" && ! knock "$FORBIDDEN_HOST" "$FORBIDDEN_PORT"; then
     exit 0
@@ -28,19 +30,22 @@ pub(super) fn container(settings: &Settings, shape: &Shape) -> Container {
     let gate = &settings.gate;
     let variable =
         |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), value_from: None };
+    let mut variables = vec![
+        variable("NEEDED_HOST", gate.needed.host.clone()),
+        variable("NEEDED_PORT", gate.needed.port.to_string()),
+        variable("LIMIT", seconds(gate.limit).to_string()),
+    ];
+    if let Some(forbidden) = &gate.forbidden {
+        variables.push(variable("FORBIDDEN_HOST", forbidden.host.clone()));
+        variables.push(variable("FORBIDDEN_PORT", forbidden.port.to_string()));
+    }
     let memory = ("memory", Bytes::mebi(64).quantity());
     Container {
         name: GATE_CONTAINER.to_owned(),
         image: Some(settings.images.gate().to_string()),
         image_pull_policy: Some(settings.pull.policy.as_str().to_owned()),
         command: Some(["bash", "-uc", SCRIPT].map(str::to_owned).to_vec()),
-        env: Some(vec![
-            variable("FORBIDDEN_HOST", gate.forbidden.host.clone()),
-            variable("FORBIDDEN_PORT", gate.forbidden.port.to_string()),
-            variable("NEEDED_HOST", gate.needed.host.clone()),
-            variable("NEEDED_PORT", gate.needed.port.to_string()),
-            variable("LIMIT", seconds(gate.limit).to_string()),
-        ]),
+        env: Some(variables),
         resources: Some(ResourceRequirements {
             requests: Some(amounts([("cpu", Millicores(50).quantity()), memory.clone()])),
             // No limit on the processor: the build waits for this.

@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::{
     VolumeResourceRequirements,
 };
 
-use super::{AUTHORITIES, CONFIG_MAP, DAEMON_PORT, amounts, config_key};
-use crate::config::{Isolation, Settings};
+use super::{CONFIG_MAP, DAEMON_PORT, Generation, amounts};
+use crate::config::{Amount, Isolation, Settings};
 use crate::pki::{CA_FILE, CERT_FILE, KEY_FILE};
+use crate::proxy;
 
 /// Where the pod's certificate is mounted.
 const TLS_DIR: &str = "/etc/fabrique/tls";
@@ -17,6 +18,8 @@ const TLS_DIR: &str = "/etc/fabrique/tls";
 const CONFIG_DIR: &str = "/etc/fabrique/buildkit";
 /// The name of `buildkitd.toml` inside the pod.
 const CONFIG_FILE: &str = "buildkitd.toml";
+/// The name of the private authorities' certificates next to it.
+const AUTHORITIES_FILE: &str = "authorities.pem";
 /// Readable by owner and group, in the decimal that the API wants of an octal number.
 const PRIVATE: i32 = 0o440;
 
@@ -110,7 +113,9 @@ impl Shape {
         // Go reads every file of these folders; a file of its own would hide the image's certificates.
         let folders = format!("/etc/ssl/certs:{CONFIG_DIR}");
         let trust = settings.daemon.authorities.as_ref().map(|_| ("SSL_CERT_DIR", folders.as_str()));
-        variables.iter().copied().chain(trust).map(variable).collect()
+        let proxy = proxy::environment(settings, self.isolation);
+        let proxy = proxy.iter().map(|(name, value)| (*name, value.as_str()));
+        variables.iter().copied().chain(trust).chain(proxy).map(variable).collect()
     }
 
     pub(super) fn pod_security(&self) -> PodSecurityContext {
@@ -160,7 +165,7 @@ impl Shape {
         ]
     }
 
-    pub(super) fn volumes(&self, settings: &Settings, isolation: Isolation, secret: &str) -> Vec<Volume> {
+    pub(super) fn volumes(&self, settings: &Settings, secret: &str, generation: &Generation) -> Vec<Volume> {
         let certificate = Volume {
             name: CERTIFICATE.to_owned(),
             secret: Some(SecretVolumeSource {
@@ -170,10 +175,13 @@ impl Shape {
             }),
             ..Default::default()
         };
-        let file = |key: String, path: &str| KeyToPath { key, path: path.to_owned(), ..Default::default() };
-        let toml = file(config_key(isolation), CONFIG_FILE);
-        let authorities = settings.daemon.authorities.as_ref();
-        let authorities = authorities.map(|_| file(AUTHORITIES.to_owned(), AUTHORITIES));
+        let file = |key: &String, path: &str| KeyToPath {
+            key: key.clone(),
+            path: path.to_owned(),
+            ..Default::default()
+        };
+        let toml = file(&generation.toml, CONFIG_FILE);
+        let authorities = generation.authorities.as_ref().map(|key| file(key, AUTHORITIES_FILE));
         let config = Volume {
             name: CONFIG.to_owned(),
             config_map: Some(ConfigMapVolumeSource {

@@ -1,7 +1,9 @@
+use fabrique_core::app::BuildResources;
 use k8s_openapi::api::core::v1::{HostAlias, Toleration};
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::Millicores;
 use crate::testing::{owner, settings};
 
 fn pod(settings: &Settings, isolation: Isolation) -> Pod {
@@ -11,11 +13,15 @@ fn pod(settings: &Settings, isolation: Isolation) -> Pod {
         isolation,
         seat: 3,
         trust: &trust,
-        memory: Bytes::gibi(2),
+        resources: settings.resources,
+        avoid: &[],
         secret: "builder-3-tls",
         owner: owner(),
+        since: Timestamp(1_764_460_800_000),
+        reason: "it is configured",
     };
-    builder_pod(&plan, "0123456789ab")
+    let generation = generation(settings, isolation, &config_files(settings).unwrap());
+    builder_pod(&plan, &generation)
 }
 
 fn spec(settings: &Settings, isolation: Isolation) -> PodSpec {
@@ -57,10 +63,46 @@ fn an_operators_wishes_are_added_to_what_is_always_so() {
 }
 
 #[test]
+fn what_one_app_has_and_where_it_would_rather_not_be_are_added_and_make_no_other_generation() {
+    let (settings, trust) = (settings(), TrustDomain::parse("atlas").unwrap());
+    let wishes = BuildResources {
+        cpu: Some(Millicores(1500)),
+        cpu_limit: Some(Millicores(4000)),
+        memory: Some(Bytes::gibi(3)),
+        memory_limit: Some(Bytes::gibi(6)),
+        ephemeral_storage: Some(Bytes::gibi(8)),
+    };
+    let generation = generation(&settings, Isolation::Userns, &config_files(&settings).unwrap());
+    let plan = PodPlan {
+        settings: &settings,
+        isolation: Isolation::Userns,
+        seat: 3,
+        trust: &trust,
+        resources: settings.resources.with(&wishes),
+        avoid: &["worker-2".to_owned(), "worker-7".to_owned()],
+        secret: "builder-3-tls",
+        owner: owner(),
+        since: Timestamp(1_764_460_800_000),
+        reason: "it is configured",
+    };
+    let asked = builder_pod(&plan, &generation);
+    let plain = pod(&settings, Isolation::Userns);
+    assert_eq!(asked.metadata.labels, plain.metadata.labels);
+    let spec = asked.spec.unwrap();
+    let shown = serde_json::json!({
+        "annotations": asked.metadata.annotations,
+        "affinity": spec.affinity,
+        "resources": spec.containers[0].resources,
+    });
+    insta::assert_yaml_snapshot!("pod_registered", shown);
+}
+
+#[test]
 fn a_change_of_the_configuration_is_another_generation() {
     let settings = settings();
-    let name =
-        |settings: &Settings, isolation| generation(settings, isolation, &config_files(settings).unwrap());
+    let name = |settings: &Settings, isolation| {
+        generation(settings, isolation, &config_files(settings).unwrap()).name
+    };
     let before = name(&settings, Isolation::Userns);
     assert_eq!(before, name(&settings, Isolation::Userns));
     assert_ne!(before, name(&settings, Isolation::Rootless));
@@ -68,7 +110,7 @@ fn a_change_of_the_configuration_is_another_generation() {
     other.daemon.http_registries.push("mirror:80".into());
     assert_ne!(before, name(&other, Isolation::Userns));
     let mut other = settings.clone();
-    other.resources.cpu = crate::config::Millicores(2000);
+    other.resources.cpu = Millicores(2000);
     assert_ne!(before, name(&other, Isolation::Userns));
     let mut other = settings;
     other.daemon.authorities = Some("one".into());
@@ -81,7 +123,7 @@ fn a_change_of_the_configuration_is_another_generation() {
 fn a_private_authority_is_mounted_and_the_images_own_are_believed_as_before() {
     let mut settings = settings();
     settings.daemon.authorities = Some("-----BEGIN CERTIFICATE-----".into());
-    assert_eq!(config_files(&settings).unwrap()[AUTHORITIES], "-----BEGIN CERTIFICATE-----");
+    let files = config_files(&settings).unwrap();
     for isolation in [Isolation::Userns, Isolation::Rootless] {
         let spec = spec(&settings, isolation);
         let environment = spec.containers[0].env.as_ref().unwrap();
@@ -92,7 +134,8 @@ fn a_private_authority_is_mounted_and_the_images_own_are_believed_as_before() {
         let mount = mounts.iter().find(|mount| mount.mount_path == folders[1]).unwrap();
         let volume = spec.volumes.unwrap().into_iter().find(|volume| volume.name == mount.name).unwrap();
         let items = volume.config_map.unwrap().items.unwrap();
-        assert!(items.iter().any(|item| item.key == AUTHORITIES), "{items:?}");
+        let mounted: Vec<&str> = items.iter().map(|item| files[&item.key].as_str()).collect();
+        assert!(mounted.contains(&"-----BEGIN CERTIFICATE-----"), "{items:?}");
     }
 }
 

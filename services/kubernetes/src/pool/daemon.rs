@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_core::time::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::autopsy::{Cause, State, state};
-use crate::config::{Bytes, Isolation};
+use crate::config::{Bytes, Isolation, Millicores, Resources};
 use crate::labels;
 
 /// Apps that a daemon remembers having built; older ones have lost their cache to others.
@@ -84,10 +85,16 @@ pub struct Daemon {
     pub trust: TrustDomain,
     /// How its builds are kept apart.
     pub isolation: Isolation,
+    /// Why it is this isolation, where whoever made it said so.
+    pub reason: Option<String>,
     /// The configuration it was made with.
     pub generation: String,
-    /// Its memory.
-    pub memory: Bytes,
+    /// When the worker that made it was started, by that worker's clock.
+    pub since: Timestamp,
+    /// How long it may take to become ready, where whoever made it said so.
+    pub start_limit: Option<Duration>,
+    /// What it has.
+    pub resources: Resources,
     /// How far it is.
     pub phase: Phase,
     /// The node it runs on, once there is one.
@@ -96,6 +103,8 @@ pub struct Daemon {
     pub ending: bool,
     /// Who builds on it.
     pub claim: Option<Claim>,
+    /// How long the claim may stand still, where whoever claimed it said so.
+    pub claim_limit: Option<Duration>,
     /// The apps it has built, the last one first.
     pub apps: Vec<AppName>,
     /// How many builds it has begun.
@@ -117,18 +126,29 @@ pub fn read(pod: &Pod) -> Option<Daemon> {
     let created = metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_millisecond());
     let created = Timestamp(u64::try_from(created).unwrap_or(0));
     let number = |key: &str| note(key).and_then(|text| text.parse::<u64>().ok());
+    let limit = |key: &str| number(key).map(Duration::from_millis);
     Some(Daemon {
         uid: Uid(metadata.uid.clone()?),
         version: metadata.resource_version.clone()?,
         seat: label(labels::SEAT)?.parse().ok()?,
         trust: TrustDomain::parse(note(labels::TRUST_DOMAIN)?).ok()?,
         isolation: Isolation::parse(label(labels::ISOLATION)?)?,
+        reason: note(labels::ISOLATION_REASON).map(str::to_owned),
         generation: label(labels::GENERATION)?.to_owned(),
-        memory: Bytes(number(labels::MEMORY)?),
+        since: Timestamp(number(labels::SINCE).unwrap_or(0)),
+        start_limit: limit(labels::START_LIMIT),
+        resources: Resources {
+            memory: Bytes(number(labels::MEMORY)?),
+            // Pods of releases that did not write these are of another generation.
+            cpu: Millicores(number(labels::CPU).unwrap_or(0)),
+            cpu_limit: number(labels::CPU_LIMIT).map(Millicores),
+            ephemeral_storage: number(labels::EPHEMERAL_STORAGE).map(Bytes),
+        },
         phase: phase(pod),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
         ending: metadata.deletion_timestamp.is_some(),
         claim: note(labels::CLAIM).map(Claim::parse),
+        claim_limit: limit(labels::CLAIM_LIMIT),
         apps: apps(note(labels::APPS).unwrap_or_default()),
         builds: number(labels::BUILDS).and_then(|builds| builds.try_into().ok()).unwrap_or(0),
         created,
@@ -165,7 +185,16 @@ mod tests {
 
     use super::*;
     use crate::pod::{PodPlan, builder_pod};
-    use crate::testing::{owner, settings};
+    use crate::testing::{generation_named, owner, settings};
+
+    fn had() -> Resources {
+        Resources {
+            cpu: Millicores(1500),
+            cpu_limit: Some(Millicores(2000)),
+            memory: Bytes::gibi(1),
+            ephemeral_storage: Some(Bytes::gibi(3)),
+        }
+    }
 
     fn pod() -> Pod {
         let (settings, trust) = (settings(), TrustDomain::parse("Atlas_1").unwrap());
@@ -174,11 +203,14 @@ mod tests {
             isolation: Isolation::Userns,
             seat: 3,
             trust: &trust,
-            memory: Bytes::gibi(1),
+            resources: had(),
+            avoid: &[],
             secret: "secret",
             owner: owner(),
+            since: Timestamp(900),
+            reason: "it is configured",
         };
-        let mut pod = builder_pod(&plan, "0123456789ab");
+        let mut pod = builder_pod(&plan, &generation_named("0123456789ab"));
         pod.metadata.uid = Some("uid-1".into());
         pod.metadata.resource_version = Some("7".into());
         pod
@@ -192,7 +224,10 @@ mod tests {
     fn a_pod_tells_the_pool_what_it_was_made_with() {
         let daemon = read(&pod()).unwrap();
         assert_eq!((daemon.seat, daemon.trust.as_str()), (3, "Atlas_1"));
-        assert_eq!((daemon.isolation, daemon.memory), (Isolation::Userns, Bytes::gibi(1)));
+        assert_eq!((daemon.isolation, daemon.resources), (Isolation::Userns, had()));
+        assert_eq!((daemon.generation.as_str(), daemon.since), ("0123456789ab", Timestamp(900)));
+        assert_eq!(daemon.start_limit, Some(settings().pool.start));
+        assert_eq!(daemon.reason.as_deref(), Some("it is configured"));
         assert_eq!((daemon.claim, daemon.apps.len(), daemon.builds), (None, 0, 0));
         assert_eq!(daemon.phase, Phase::Starting(None));
     }
@@ -203,11 +238,12 @@ mod tests {
         let claim =
             Claim { holder: Holder { worker: "rack/worker-1".into(), incarnation: "01k".into() }, beat: 4 };
         note(&mut pod, labels::CLAIM, &claim.to_string());
+        note(&mut pod, labels::CLAIM_LIMIT, "90000");
         note(&mut pod, labels::APPS, "citation,atlas,citation,NOT AN APP");
         note(&mut pod, labels::BUILDS, "12");
         note(&mut pod, labels::IDLE_SINCE, "1000");
         let daemon = read(&pod).unwrap();
-        assert_eq!(daemon.claim, Some(claim));
+        assert_eq!((daemon.claim, daemon.claim_limit), (Some(claim), Some(Duration::from_secs(90))));
         assert_eq!(daemon.apps.iter().map(AppName::as_str).collect::<Vec<_>>(), ["citation", "atlas"]);
         assert_eq!((daemon.builds, daemon.idle_since), (12, Timestamp(1000)));
     }

@@ -11,7 +11,7 @@ use super::{
     Action, Claim, Coming, Daemon, Demand, Phase, Pool, Retirement, Rules, Ticket, Tracked, Uid, Use,
     with_app,
 };
-use crate::config::{Bytes, Isolation};
+use crate::config::{Isolation, Resources};
 
 /// Somebody who has waited for this many times the warm wait gets the next seat, whoever could use what is in it.
 const STARVING: u32 = 4;
@@ -41,6 +41,7 @@ impl Pool {
         self.reclaim(now, &starving, Room::FromYoungerOnes, &mut actions);
         self.assign(now, &mut actions);
         self.renew(now, &mut actions);
+        self.look(now, &mut actions);
         let missing = self.missing(now, self.rules.pool.warm_wait);
         let unmet = self.create_for(now, missing, &mut actions);
         self.reclaim(now, &unmet, Room::FromNobodysDaemons, &mut actions);
@@ -56,14 +57,14 @@ impl Pool {
         let ready = self.idle_by_domain(now);
         let mut spare: BTreeMap<TrustDomain, usize> = BTreeMap::new();
         for (trust, idle) in ready {
-            let active = self.is_active(&trust, now);
-            let kept = usize::from(self.rules.pool.warm_for(&trust, active));
-            spare.insert(trust, idle.saturating_sub(kept));
+            spare.insert(trust.clone(), idle.saturating_sub(self.kept_ready(&trust, now)));
         }
         let mut failed_to_start = false;
         for tracked in self.daemons.values_mut() {
             let Some(why) = self.rules.retirement(tracked, now, &mut spare) else { continue };
+            // What another configuration cannot start says nothing about ours.
             if !tracked.was_ready
+                && !self.rules.is_strange(&tracked.daemon)
                 && let Retirement::Over(_) | Retirement::Overdue(_) = &why
             {
                 failed_to_start = true;
@@ -80,12 +81,23 @@ impl Pool {
         }
     }
 
+    /// The idle daemons of each domain that any of its apps could take.
     fn idle_by_domain(&self, now: Timestamp) -> BTreeMap<TrustDomain, usize> {
         let mut idle = BTreeMap::new();
-        for tracked in self.daemons.values().filter(|tracked| self.rules.is_free(tracked, now)) {
+        let idles =
+            |tracked: &&Tracked| self.rules.is_free(tracked, now) && self.rules.is_for_any(&tracked.daemon);
+        for tracked in self.daemons.values().filter(idles) {
             *idle.entry(tracked.daemon.trust.clone()).or_default() += 1;
         }
         idle
+    }
+
+    /// How many idle daemons the domain has ahead of demand: none once a newer generation keeps them.
+    fn kept_ready(&self, trust: &TrustDomain, now: Timestamp) -> usize {
+        if self.daemons().any(|daemon| self.rules.is_of_successors(daemon)) {
+            return 0;
+        }
+        self.rules.pool.warm_for(trust, self.is_active(trust, now)).into()
     }
 
     /// Whether somebody of the domain builds, waits, or did lately.
@@ -127,7 +139,7 @@ impl Pool {
     fn renew(&mut self, now: Timestamp, actions: &mut Vec<Action>) {
         for tracked in self.daemons.values_mut() {
             let ours = matches!(tracked.used, Use::Held) && self.rules.me_on(&tracked.daemon);
-            let due = tracked.claim_changed.until(now) >= self.rules.pool.claim / 3;
+            let due = tracked.changed.until(now) >= self.rules.pool.claim / 3;
             if ours && due && tracked.rest <= now {
                 // Not again before this one is answered.
                 tracked.rest = now.after(self.rules.pool.claim / 3);
@@ -158,7 +170,8 @@ impl Pool {
                 spoken_for.insert(&tracked.daemon.uid);
                 continue;
             }
-            let expected = |one: &&Coming| one.trust == demand.trust && one.memory >= demand.memory;
+            let expected =
+                |one: &&Coming| one.trust == demand.trust && one.resources.cover(&demand.resources);
             if let Some(at) = coming.iter().position(expected) {
                 coming.swap_remove(at);
                 continue;
@@ -175,8 +188,9 @@ impl Pool {
     fn create_for(&mut self, now: Timestamp, missing: Vec<Demand>, actions: &mut Vec<Action>) -> Vec<Demand> {
         let mut unmet = Vec::new();
         for demand in missing {
-            let memory = demand.memory.max(self.rules.memory);
-            if !self.create(now, &demand.trust, memory, actions) {
+            let memory = demand.resources.memory.max(self.rules.resources.memory);
+            let resources = Resources { memory, ..demand.resources };
+            if !self.create(now, &demand.trust, resources, demand.elsewhere(), actions) {
                 unmet.push(demand);
             }
         }
@@ -187,15 +201,16 @@ impl Pool {
         &mut self,
         now: Timestamp,
         trust: &TrustDomain,
-        memory: Bytes,
+        resources: Resources,
+        avoid: Vec<String>,
         actions: &mut Vec<Action>,
     ) -> bool {
         let full = self.count(trust) >= usize::from(self.rules.pool.per_domain);
         // The lowest, as everybody does, so that two who miss the same daemon make one.
         let seat = (0..self.rules.pool.total).find(|&seat| self.is_empty(seat));
         let Some(seat) = seat.filter(|_| !full && now >= self.create_after) else { return false };
-        self.coming.insert(seat, Coming { trust: trust.clone(), memory, until: None });
-        actions.push(Action::Create { seat, trust: trust.clone(), memory });
+        self.coming.insert(seat, Coming { trust: trust.clone(), resources, until: None });
+        actions.push(Action::Create { seat, trust: trust.clone(), resources, avoid });
         true
     }
 
@@ -231,7 +246,8 @@ impl Pool {
                 })
             };
             let victims = self.daemons.values().filter(|tracked| {
-                self.rules.is_free(tracked, now) && helps(&tracked.daemon.trust) && !wanted(tracked)
+                let idle = self.rules.is_free(tracked, now) || self.rules.is_left(tracked, now);
+                idle && helps(&tracked.daemon.trust) && !wanted(tracked)
             });
             let victim = victims.min_by_key(|tracked| tracked.daemon.idle_since);
             let Some(uid) = victim.map(|tracked| tracked.daemon.uid.clone()) else { continue };
@@ -246,20 +262,19 @@ impl Pool {
         let mut domains: BTreeSet<TrustDomain> = self.rules.pool.always_warm.keys().cloned().collect();
         domains.extend(self.daemons().map(|daemon| daemon.trust.clone()));
         for trust in domains {
-            let active = self.is_active(&trust, now);
-            let wanted = usize::from(self.rules.pool.warm_for(&trust, active));
+            let wanted = self.kept_ready(&trust, now);
             let usable = self.daemons.values().filter(|tracked| {
                 let starting = matches!(tracked.daemon.phase, Phase::Starting(_));
                 tracked.daemon.trust == trust
                     && self.rules.is_sound(tracked, now)
                     && (starting || self.rules.is_free(tracked, now))
-                    // A rootless daemon that has an app is nobody else's.
-                    && (self.rules.isolation == Isolation::Userns || tracked.daemon.apps.is_empty())
+                    && self.rules.is_for_any(&tracked.daemon)
             });
-            let coming = self.coming.values().filter(|coming| coming.trust == trust);
+            let expected = |one: &&Coming| one.trust == trust && one.resources.cover(&self.rules.resources);
+            let coming = self.coming.values().filter(expected);
             let there = usable.count() + coming.count();
             for _ in there..wanted {
-                self.create(now, &trust, self.rules.memory, actions);
+                self.create(now, &trust, self.rules.resources, Vec::new(), actions);
             }
         }
     }
@@ -310,8 +325,7 @@ impl Rules {
             && !daemon.ending
             && tracked.used != Use::Deleting
             && !matches!(daemon.phase, Phase::Over(_))
-            && daemon.isolation == self.isolation
-            && daemon.generation == self.generation
+            && !self.is_strange(daemon)
             && !self.is_spent(daemon, now)
     }
 
@@ -325,11 +339,19 @@ impl Rules {
         let alone = |apps: &[AppName]| apps.iter().all(|app| *app == demand.app);
         self.is_sound(tracked, now)
             && daemon.trust == demand.trust
-            && daemon.memory >= demand.memory
+            && daemon.resources.cover(&demand.resources)
+            && !self.shuns(demand, daemon, now)
             && match daemon.isolation {
                 Isolation::Userns => true,
                 Isolation::Rootless => alone(&daemon.apps),
             }
+    }
+
+    /// Whether any app of the domain could take it, as it is expected of those that are kept ahead: it has what an app
+    /// gets that asks for nothing, and a rootless one that has an app is nobody else's.
+    fn is_for_any(&self, daemon: &Daemon) -> bool {
+        daemon.resources.cover(&self.resources)
+            && (daemon.isolation == Isolation::Userns || daemon.apps.is_empty())
     }
 
     /// Ready, and nobody's or ours without a build.
@@ -365,32 +387,35 @@ impl Rules {
         if let Some(claim) = claimed_by_other {
             // Our own name with another incarnation: we were restarted in the middle of a build.
             let former_self = claim.holder.worker == self.me.worker;
-            let silent = tracked.claim_changed.until(now) >= self.pool.claim;
-            return (former_self || silent).then_some(Retirement::Abandoned);
+            return (former_self || self.is_silent(tracked, now)).then_some(Retirement::Abandoned);
         }
         if daemon.doubt {
             return Some(Retirement::Doubt);
         }
         match &daemon.phase {
             Phase::Over(cause) => return Some(Retirement::Over(cause.clone())),
-            Phase::Starting(cause) if daemon.created.until(now) >= self.pool.start => {
+            Phase::Starting(cause) if self.is_overdue(daemon, now) => {
                 return Some(Retirement::Overdue(cause.clone()));
             }
             Phase::Starting(_) | Phase::Ready(_) => {}
         }
-        if daemon.isolation != self.isolation || daemon.generation != self.generation {
-            return Some(Retirement::Outdated);
+        if self.is_strange(daemon) {
+            return self.retirement_of_stranger(tracked, now);
         }
         if self.is_spent(daemon, now) {
             return Some(Retirement::Spent);
         }
-        let ready = matches!(daemon.phase, Phase::Ready(_));
-        let spare = spare.get_mut(&daemon.trust).filter(|spare| **spare > 0)?;
-        if ready && daemon.idle_since.until(now) >= self.pool.idle {
-            *spare -= 1;
-            return Some(Retirement::Idle);
+        // While our claim is on it, nobody has written since when it is idle.
+        let ready = matches!(daemon.phase, Phase::Ready(_)) && daemon.claim.is_none();
+        if !ready || daemon.idle_since.until(now) < self.pool.idle {
+            return None;
         }
-        None
+        // Those that only some could take are not among the ones that are kept.
+        if self.is_for_any(daemon) {
+            let spare = spare.get_mut(&daemon.trust).filter(|spare| **spare > 0)?;
+            *spare -= 1;
+        }
+        Some(Retirement::Idle)
     }
 }
 

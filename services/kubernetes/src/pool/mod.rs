@@ -10,29 +10,38 @@
 //! * a daemon is taken by writing a **claim** on condition of its version;
 //! * it is retired on condition of its version: one that was claimed meanwhile stays.
 //!
+//! Workers may differ in what they would make, while a new configuration is rolled out. They take no daemons of each
+//! other's, and leave them in peace for as long as somebody uses them: see [`others`].
+//!
 //! A daemon with any doubt about it is never used again: it is deleted, and its seat filled anew.
 
 mod daemon;
 mod decide;
+mod elsewhere;
+mod others;
 mod rank;
+mod wishes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use fabrique_core::app::BuildResources;
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_core::time::Timestamp;
 
 pub(crate) use self::daemon::with_app;
 pub use self::daemon::{Claim, Daemon, Holder, Phase, Uid, read};
+use self::elsewhere::Avoided;
+use self::others::Silence;
 use crate::autopsy::Cause;
-use crate::config::{AppMemory, Bytes, Isolation, PoolSettings};
+use crate::config::{AppMemory, Bytes, Isolation, PoolSettings, Resources};
 
 /// Names one who waits.
 pub type Ticket = u64;
 
 /// After a refusal by the API server, and after a pod that never became ready.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Ends of daemons that are remembered for whoever asks.
 const OBITUARIES: usize = 64;
 
@@ -45,9 +54,12 @@ pub struct Rules {
     pub isolation: Isolation,
     /// The generation of new daemons; others get no further build.
     pub generation: String,
+    /// When we were started, by our own clock: of two generations, the one that somebody was started with later is
+    /// taken for the newer.
+    pub since: Timestamp,
     /// What a daemon has unless an app needs more.
-    pub memory: Bytes,
-    /// The apps that do.
+    pub resources: Resources,
+    /// The apps that need more memory, unless their registrations say how much.
     pub apps: BTreeMap<AppName, AppMemory>,
     /// The longest pause between attempts to make a pod.
     pub longest_pause: Duration,
@@ -61,8 +73,12 @@ struct Demand {
     ticket: Ticket,
     app: AppName,
     trust: TrustDomain,
-    memory: Bytes,
+    resources: Resources,
     since: Timestamp,
+    /// How long it waits at the most.
+    patience: Duration,
+    /// Where its last builds failed by their node's fault.
+    avoided: Vec<Avoided>,
 }
 
 /// What we do with a daemon now.
@@ -90,8 +106,10 @@ struct Tracked {
     was_ready: bool,
     /// Where it answered last: leases name daemons by it.
     last_address: Option<IpAddr>,
-    /// When its claim last changed, by our own clock.
-    claim_changed: Timestamp,
+    /// When its claim last changed, or it became ready, by our own clock.
+    changed: Timestamp,
+    /// What we know about a claim of somebody else's that stands still.
+    silence: Silence,
     /// Nothing is tried before this: an attempt failed, and the next view will tell why.
     rest: Timestamp,
 }
@@ -100,7 +118,7 @@ struct Tracked {
 #[derive(Debug, Clone)]
 struct Coming {
     trust: TrustDomain,
-    memory: Bytes,
+    resources: Resources,
     /// Somebody else was there first: the seat is ours to try again if the watch has not shown a pod by then.
     until: Option<Timestamp>,
 }
@@ -114,8 +132,10 @@ pub enum Action {
         seat: u16,
         /// For whom.
         trust: TrustDomain,
-        /// With how much memory.
-        memory: Bytes,
+        /// What it has.
+        resources: Resources,
+        /// On another node than these, where one can be had.
+        avoid: Vec<String>,
     },
     /// Write a claim, and what the daemon then has built: [`Pool::claimed`].
     Claim {
@@ -152,6 +172,13 @@ pub enum Action {
         /// The claim.
         claim: Claim,
     },
+    /// Read a pod whose claim stands still, past the watch: [`Pool::looked`].
+    Look {
+        /// Which pod.
+        uid: Uid,
+        /// In which seat.
+        seat: u16,
+    },
     /// Delete a pod: [`Pool::deleted`].
     Delete {
         /// Which pod.
@@ -174,7 +201,7 @@ pub enum Retirement {
     Doubt,
     /// Its worker is gone, and what it left behind is unknown.
     Abandoned,
-    /// It was made with another configuration.
+    /// It was made with an older configuration.
     Outdated,
     /// It ran as many builds, or as long, as it should.
     Spent,
@@ -247,6 +274,10 @@ pub struct Pool {
     next: Ticket,
     /// Memory that apps have grown to after running out of it.
     grown: BTreeMap<AppName, Bytes>,
+    /// What apps asked for last, where that is more than nothing.
+    wishes: BTreeMap<AppName, BuildResources>,
+    /// Nodes that failed builds, by app.
+    avoided: BTreeMap<AppName, Vec<Avoided>>,
     /// No pod is made before this.
     create_after: Timestamp,
     /// Attempts at pods that failed in a row.
@@ -269,6 +300,8 @@ impl Pool {
             demands: VecDeque::new(),
             next: 0,
             grown: BTreeMap::new(),
+            wishes: BTreeMap::new(),
+            avoided: BTreeMap::new(),
             create_after: Timestamp(0),
             failures: 0,
             trouble: None,
@@ -280,18 +313,21 @@ impl Pool {
     pub fn see(&mut self, daemon: Daemon, now: Timestamp) {
         // Whoever fills a seat that we were about to fill: it is filled.
         self.coming.remove(&daemon.seat);
+        self.note_failing_node(&daemon, now);
         let ready = matches!(daemon.phase, Phase::Ready(_));
         match self.daemons.get_mut(&daemon.uid) {
             Some(known) if older(&daemon.version, &known.daemon.version) => {}
             Some(known) => {
                 if ready && !known.was_ready {
                     known.was_ready = true;
+                    known.changed = now;
                     self.trouble = None;
                     self.failures = 0;
                 }
                 known.last_address = address(&daemon).or(known.last_address);
                 if daemon.claim != known.daemon.claim {
-                    known.claim_changed = now;
+                    known.changed = now;
+                    known.silence = Silence::Unknown;
                 }
                 if daemon.version != known.daemon.version {
                     known.rest = Timestamp(0);
@@ -310,7 +346,8 @@ impl Pool {
                     used: Use::None,
                     was_ready: ready,
                     last_address: address(&daemon),
-                    claim_changed: now,
+                    changed: now,
+                    silence: Silence::Unknown,
                     rest: Timestamp(0),
                     daemon,
                 };
@@ -320,7 +357,10 @@ impl Pool {
     }
 
     /// A pod is gone. `last` is how it was then, where the watch told.
-    pub fn gone(&mut self, uid: &Uid, last: Option<&Daemon>) {
+    pub fn gone(&mut self, uid: &Uid, last: Option<&Daemon>, now: Timestamp) {
+        if let Some(last) = last {
+            self.note_failing_node(last, now);
+        }
         let Some(tracked) = self.daemons.remove(uid) else { return };
         let cause =
             [last, Some(&tracked.daemon)].into_iter().flatten().find_map(|daemon| match &daemon.phase {
@@ -356,27 +396,19 @@ impl Pool {
         let listed: BTreeSet<&Uid> = daemons.iter().map(|daemon| &daemon.uid).collect();
         let gone: Vec<Uid> = self.daemons.keys().filter(|uid| !listed.contains(uid)).cloned().collect();
         for uid in gone {
-            self.gone(&uid, None);
+            self.gone(&uid, None, now);
         }
         for daemon in daemons {
             self.see(daemon, now);
         }
     }
 
-    /// The watch was interrupted: whoever did not see cannot say that somebody was silent.
+    /// The watch was interrupted: whoever did not see cannot say that somebody was silent. Our own claims are renewed
+    /// as before.
     pub fn blinked(&mut self, now: Timestamp) {
-        for tracked in self.daemons.values_mut() {
-            tracked.claim_changed = now;
+        for tracked in self.daemons.values_mut().filter(|tracked| !self.rules.me_on(&tracked.daemon)) {
+            (tracked.changed, tracked.silence) = (now, Silence::Unknown);
         }
-    }
-
-    /// Joins the queue.
-    pub fn join(&mut self, app: AppName, trust: TrustDomain, now: Timestamp) -> Ticket {
-        let ticket = self.next;
-        self.next += 1;
-        let memory = self.memory_for(&app);
-        self.demands.push_back(Demand { ticket, app, trust, memory, since: now });
-        ticket
     }
 
     /// Leaves the queue. A daemon that is being claimed for the ticket is kept for the next one.
@@ -479,23 +511,6 @@ impl Pool {
                 tracked.rest = now.after(FIRST_PAUSE);
             }
         }
-    }
-
-    /// An app ran out of memory: its next daemon has twice as much, up to its limit. Says how much that is, if
-    /// more than before.
-    pub fn grow(&mut self, app: &AppName) -> Option<Bytes> {
-        let limit = self.rules.apps.get(app)?.limit;
-        let now = self.memory_for(app);
-        let more = Bytes(now.0.saturating_mul(2)).min(limit);
-        (more > now).then(|| {
-            self.grown.insert(app.clone(), more);
-            more
-        })
-    }
-
-    fn memory_for(&self, app: &AppName) -> Bytes {
-        let configured = self.rules.apps.get(app).and_then(|memory| memory.start);
-        self.grown.get(app).copied().or(configured).unwrap_or(self.rules.memory)
     }
 
     /// The pod of a held daemon, as leases name it.

@@ -31,6 +31,8 @@ struct Cluster {
     gone_at: BTreeMap<Uid, Timestamp>,
     /// Every app whose build was ever begun on a pod.
     served: BTreeMap<Uid, BTreeSet<AppName>>,
+    /// When somebody last said that he builds on a pod.
+    beaten_at: BTreeMap<Uid, Timestamp>,
     version: u64,
     made: u64,
     rules: Rules,
@@ -50,26 +52,38 @@ impl Cluster {
         pod.is_some_and(|pod| version.is_none_or(|version| pod.version == *version))
     }
 
-    fn apply(&mut self, action: &Action, now: Timestamp, fresh: bool, chance: &mut Chance) -> Attempt {
+    fn apply(
+        &mut self,
+        action: &Action,
+        by: usize,
+        now: Timestamp,
+        fresh: bool,
+        chance: &mut Chance,
+    ) -> Attempt {
         match action {
-            Action::Create { seat, trust, memory } => {
+            Action::Create { seat, trust, resources, .. } => {
                 if self.pods.contains_key(seat) {
                     return Attempt::Conflict;
                 }
                 self.made += 1;
                 let uid = Uid(format!("uid-{}", self.made));
+                let rules = configured(&self.rules, by);
                 let pod = Daemon {
                     uid: uid.clone(),
                     trust: trust.clone(),
-                    memory: *memory,
-                    isolation: self.rules.isolation,
+                    resources: *resources,
+                    isolation: rules.isolation,
+                    generation: rules.generation,
+                    since: rules.since,
+                    start_limit: Some(rules.pool.start),
                     phase: Phase::Starting(None),
                     created: now,
                     idle_since: now,
                     ..AppDaemon::ready(*seat).daemon()
                 };
                 self.pods.insert(*seat, pod);
-                self.ready_at.insert(uid, now.after(Duration::from_secs(chance.below(8))));
+                let start = chance.below(rules.pool.start.as_secs());
+                self.ready_at.insert(uid, now.after(Duration::from_secs(start)));
                 self.check_bounds(trust, fresh);
                 self.touch(*seat, |_| ())
             }
@@ -79,8 +93,11 @@ impl Cluster {
                 }
                 let held = self.pods[seat].claim.as_ref().map(|claim| &claim.holder);
                 assert!(held.is_none_or(|holder| *holder == claim.holder), "a claim was overwritten");
+                self.beaten_at.insert(uid.clone(), now);
+                let limit = configured(&self.rules, by).pool.claim;
                 self.touch(*seat, |pod| {
                     (pod.claim, pod.apps, pod.builds) = (Some(claim.clone()), apps.clone(), *builds);
+                    pod.claim_limit = Some(limit);
                 })
             }
             Action::Release { uid, seat, version } => {
@@ -93,15 +110,33 @@ impl Cluster {
                 if !self.is(*seat, uid, None) {
                     return Attempt::Conflict;
                 }
+                self.beaten_at.insert(uid.clone(), now);
                 self.touch(*seat, |pod| pod.claim = Some(claim.clone()))
             }
-            Action::Delete { uid, seat, version, .. } => {
+            Action::Look { uid, seat } => match self.pods.get(seat).filter(|pod| pod.uid == *uid) {
+                Some(pod) => Attempt::Done(Box::new(pod.clone())),
+                None => Attempt::Conflict,
+            },
+            Action::Delete { uid, seat, version, why } => {
                 if !self.is(*seat, uid, version.as_ref()) {
                     return Attempt::Conflict;
                 }
+                self.check_bounds_of_its_own(&self.pods[seat], why, by, now);
                 self.gone_at.insert(uid.clone(), now.after(Duration::from_secs(chance.below(4))));
                 self.touch(*seat, |pod| (pod.ending, pod.phase) = (true, Phase::Over(Cause::Deleted)))
             }
+        }
+    }
+
+    /// However short the settings of whoever deletes it.
+    fn check_bounds_of_its_own(&self, pod: &Daemon, why: &Retirement, by: usize, now: Timestamp) {
+        let holder = pod.claim.as_ref().map(|claim| claim.holder.worker.clone());
+        match why {
+            Retirement::Overdue(_) => assert!(pod.created.until(now) >= pod.start_limit.unwrap(), "{pod:?}"),
+            Retirement::Abandoned if holder != Some(format!("worker-{by}")) => {
+                assert!(self.beaten_at[&pod.uid].until(now) >= pod.claim_limit.unwrap(), "{pod:?}");
+            }
+            _ => {}
         }
     }
 
@@ -138,9 +173,20 @@ struct Worker {
     restarts: u32,
 }
 
+/// Odd workers are configured otherwise, as in the middle of a rollout: with more patience, since their pods are slow.
+fn configured(rules: &Rules, number: usize) -> Rules {
+    let mut rules = rules.clone();
+    rules.generation = format!("generation-{}", number % 2);
+    rules.since = Timestamp(u64::try_from(number).unwrap());
+    if number % 2 == 1 {
+        (rules.pool.start, rules.pool.claim) = (rules.pool.start * 4, rules.pool.claim * 2);
+    }
+    rules
+}
+
 impl Worker {
     fn start(rules: &Rules, number: usize, restarts: u32) -> Self {
-        let mut rules = rules.clone();
+        let mut rules = configured(rules, number);
         rules.me = Holder { worker: format!("worker-{number}"), incarnation: restarts.to_string() };
         Self { pool: Pool::new(rules), builds: BTreeMap::new(), waiting: BTreeMap::new(), restarts }
     }
@@ -156,6 +202,7 @@ impl Worker {
             Action::Claim { uid, .. } => return self.pool.claimed(uid, attempt, now),
             Action::Release { uid, .. } => self.pool.released(uid, attempt, now),
             Action::Renew { uid, .. } => self.pool.renewed(uid, attempt, now),
+            Action::Look { uid, .. } => self.pool.looked(uid, attempt, now),
             Action::Delete { uid, .. } => self.pool.deleted(uid, &attempt, now),
         }
         None
@@ -216,7 +263,7 @@ impl World {
         let attempt = if away {
             Attempt::Failed("away".into())
         } else {
-            self.cluster.apply(action, self.now, !self.trouble, &mut self.chance)
+            self.cluster.apply(action, number, self.now, !self.trouble, &mut self.chance)
         };
         let attempt = if lost { Attempt::Failed("the answer was lost".into()) } else { attempt };
         if let Some(grant) = self.workers[number].answer(action, attempt, self.now) {
@@ -231,6 +278,7 @@ impl World {
         }
         let (app, trust) = self.workers[number].waiting.remove(&grant.ticket).expect("granted twice");
         assert_eq!(grant.daemon.trust, trust);
+        assert_eq!(grant.daemon.generation, format!("generation-{}", number % 2));
         let served = self.cluster.served.entry(uid.clone()).or_default();
         served.insert(app);
         assert!(self.cluster.rules.isolation == Isolation::Userns || served.len() == 1, "{served:?}");
@@ -258,7 +306,7 @@ proptest! {
         let mut rules = rules();
         (rules.pool.total, rules.pool.per_domain, rules.pool.warm) = (total, per_domain.min(total), warm);
         rules.pool.builds = 5;
-        rules.pool.claim = Duration::from_secs(30);
+        (rules.pool.start, rules.pool.claim) = (Duration::from_secs(5), Duration::from_secs(30));
         rules.pool.idle = Duration::from_secs(60);
         if rootless {
             rules.isolation = Isolation::Rootless;
@@ -266,7 +314,7 @@ proptest! {
         let crew = (0..workers).map(|number| Worker::start(&rules, number, 0)).collect();
         let cluster = Cluster {
             pods: BTreeMap::new(), ready_at: BTreeMap::new(), gone_at: BTreeMap::new(), served: BTreeMap::new(),
-            version: 0, made: 0, rules,
+            beaten_at: BTreeMap::new(), version: 0, made: 0, rules,
         };
         let mut world =
             World { cluster, workers: crew, now: Timestamp(1_000_000), chance: Chance(seed), trouble: true };

@@ -1,5 +1,7 @@
 use super::*;
-use crate::testing::{AppDaemon, rules};
+use fabrique_core::quantity::Millicores;
+
+use crate::testing::{AppDaemon, PATIENCE, rules};
 
 const START: Timestamp = Timestamp(1_000_000);
 
@@ -35,7 +37,11 @@ fn quiet() -> Rules {
 fn claims(actions: &[Action]) -> Vec<u16> {
     let seat = |action: &Action| match action {
         Action::Claim { seat, .. } => Some(*seat),
-        Action::Create { .. } | Action::Release { .. } | Action::Renew { .. } | Action::Delete { .. } => None,
+        Action::Create { .. }
+        | Action::Release { .. }
+        | Action::Renew { .. }
+        | Action::Look { .. }
+        | Action::Delete { .. } => None,
     };
     actions.iter().filter_map(seat).collect()
 }
@@ -43,7 +49,11 @@ fn claims(actions: &[Action]) -> Vec<u16> {
 fn creates(actions: &[Action]) -> Vec<u16> {
     let seat = |action: &Action| match action {
         Action::Create { seat, .. } => Some(*seat),
-        Action::Claim { .. } | Action::Release { .. } | Action::Renew { .. } | Action::Delete { .. } => None,
+        Action::Claim { .. }
+        | Action::Release { .. }
+        | Action::Renew { .. }
+        | Action::Look { .. }
+        | Action::Delete { .. } => None,
     };
     actions.iter().filter_map(seat).collect()
 }
@@ -51,7 +61,11 @@ fn creates(actions: &[Action]) -> Vec<u16> {
 fn deletes(actions: &[Action]) -> Vec<(u16, Retirement)> {
     let seat = |action: &Action| match action {
         Action::Delete { seat, why, .. } => Some((*seat, why.clone())),
-        Action::Claim { .. } | Action::Create { .. } | Action::Release { .. } | Action::Renew { .. } => None,
+        Action::Claim { .. }
+        | Action::Create { .. }
+        | Action::Release { .. }
+        | Action::Renew { .. }
+        | Action::Look { .. } => None,
     };
     actions.iter().filter_map(seat).collect()
 }
@@ -113,6 +127,44 @@ fn idle_daemons_beyond_those_kept_ready_retire_and_a_quiet_domain_keeps_none() {
     rules.pool.always_warm.insert(atlas(), 1);
     let mut pool = pool_by(rules, vec![built(0).daemon()]);
     assert_eq!(pool.decide(at(idle * 2), 0.0), []);
+}
+
+#[test]
+fn a_daemon_that_only_some_apps_could_take_is_none_of_those_that_are_kept_ahead() {
+    let special = Resources { cpu_limit: Some(Millicores(4000)), ..rules().resources };
+    let built = |seat: u16| AppDaemon::ready(seat).apps(&["citation"]).builds(1);
+    let mut pool = pool_with(vec![built(0).resources(special).daemon()]);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [1]);
+    // Nor while it is on its way: whoever asks for nothing beyond the others could not take it.
+    let wishes = BuildResources { cpu_limit: special.cpu_limit, ..BuildResources::default() };
+    let mut pool = pool_with(vec![]);
+    pool.ask(app("citation"), atlas(), &wishes, PATIENCE, START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
+    pool.see(built(1).claimed_by("worker-2").daemon(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [2]);
+
+    // It goes when it was idle for as long as others may be, and they are kept as if it were not there.
+    let mut rules = rules();
+    rules.pool.always_warm.insert(atlas(), 1);
+    let idle = rules.pool.idle.as_secs();
+    let mut pool = pool_by(rules, vec![built(0).resources(special).daemon(), built(1).daemon()]);
+    assert_eq!(pool.decide(at(idle - 1), 0.0), []);
+    assert_eq!(deletes(&pool.decide(at(idle), 0.0)), [(0, Retirement::Idle)]);
+}
+
+#[test]
+fn a_daemon_is_idle_only_since_its_claim_came_off() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    let idle = quiet().pool.idle.as_secs();
+    pool.join(app("citation"), atlas(), at(idle - 1));
+    let actions = pool.decide(at(idle - 1), 0.0);
+    let [Action::Claim { claim, .. }] = &actions[..] else { panic!("{actions:?}") };
+    let held = Daemon { claim: Some(claim.clone()), version: "6".into(), ..AppDaemon::ready(0).daemon() };
+    let uid = held.uid.clone();
+    pool.claimed(&uid, Attempt::Done(Box::new(held)), at(idle - 1)).unwrap();
+    assert!(pool.give_back(&uid, false));
+    let actions = pool.decide(at(idle + 60), 0.0);
+    assert!(matches!(&actions[..], [Action::Release { .. }]), "{actions:?}");
 }
 
 #[test]
@@ -223,29 +275,6 @@ fn a_claim_is_renewed_while_a_build_runs() {
     assert_eq!(pool.decide(at(62), 0.0), []);
 }
 
-#[test]
-fn a_daemon_whose_worker_went_silent_is_recycled() {
-    let rules = quiet();
-    let silence = rules.pool.claim.as_secs();
-    let claimed = AppDaemon::ready(0).claimed_by("worker-2");
-    let mut pool = pool_by(rules, vec![claimed.clone().daemon()]);
-    let mut renewed = claimed.version(7).daemon();
-    renewed.claim.as_mut().unwrap().beat += 1;
-    pool.see(renewed, at(silence - 1));
-    assert_eq!(pool.decide(at(silence + 1), 0.0), []);
-    assert_eq!(deletes(&pool.decide(at(silence * 2), 0.0)), [(0, Retirement::Abandoned)]);
-}
-
-#[test]
-fn silence_does_not_count_while_nobody_could_be_heard() {
-    let rules = quiet();
-    let silence = rules.pool.claim.as_secs();
-    let mut pool = pool_by(rules, vec![AppDaemon::ready(0).claimed_by("worker-2").daemon()]);
-    pool.blinked(at(silence - 1));
-    assert_eq!(pool.decide(at(silence * 2 - 2), 0.0), []);
-    assert_eq!(deletes(&pool.decide(at(silence * 2 - 1), 0.0)), [(0, Retirement::Abandoned)]);
-}
-
 /// Twenty apps push ten times each, once a second in any order; builds of one to three seconds on four daemons.
 #[test]
 fn later_builds_of_an_app_find_its_cache() {
@@ -287,7 +316,12 @@ fn later_builds_of_an_app_find_its_cache() {
                     let daemon = Daemon { claim: None, idle_since, version: version.to_string(), ..known };
                     pool.released(&uid, Attempt::Done(Box::new(daemon)), at(second));
                 }
-                Action::Create { .. } | Action::Renew { .. } | Action::Delete { .. } => panic!("{action:?}"),
+                Action::Create { .. }
+                | Action::Renew { .. }
+                | Action::Look { .. }
+                | Action::Delete { .. } => {
+                    panic!("{action:?}")
+                }
             }
         }
     }
@@ -332,17 +366,12 @@ fn a_lost_race_waits_for_the_view_to_change() {
 }
 
 #[test]
-fn old_and_outdated_daemons_get_no_further_build() {
+fn old_daemons_get_no_further_build() {
     let rules = quiet();
     let life = rules.pool.life.as_secs();
-    let daemons = vec![
-        AppDaemon::ready(0).generation("before").daemon(),
-        AppDaemon::ready(1).rootless().daemon(),
-        AppDaemon::ready(2).builds(rules.pool.builds).daemon(),
-    ];
-    let mut pool = pool_by(rules.clone(), daemons);
-    let expected = [(0, Retirement::Outdated), (1, Retirement::Outdated), (2, Retirement::Spent)];
-    assert_eq!(deletes(&pool.decide(START, 0.0)), expected);
+    let spent = AppDaemon::ready(2).builds(rules.pool.builds).daemon();
+    let mut pool = pool_by(rules.clone(), vec![spent]);
+    assert_eq!(deletes(&pool.decide(START, 0.0)), [(2, Retirement::Spent)]);
     let mut pool = pool_by(rules, vec![AppDaemon::ready(3).idle_since(at(life)).daemon()]);
     assert_eq!(deletes(&pool.decide(at(life), 0.0)), [(3, Retirement::Spent)]);
 }
@@ -359,7 +388,7 @@ fn a_pod_that_never_starts_is_given_up_and_its_reason_told() {
     assert!(pool.why_waiting(ticket).contains("0/1 nodes"), "{}", pool.why_waiting(ticket));
     let actions = pool.decide(at(overdue), 0.0);
     assert_eq!(deletes(&actions), [(0, Retirement::Overdue(Some(cause)))]);
-    pool.gone(&Uid("uid-0".into()), None);
+    pool.gone(&Uid("uid-0".into()), None, START);
     // Not at once: something is wrong that a pause may mend.
     assert_eq!(pool.decide(at(overdue), 0.0), []);
     assert!(pool.why_waiting(ticket).contains("0/1 nodes"), "{}", pool.why_waiting(ticket));
@@ -404,7 +433,10 @@ fn an_app_that_ran_out_of_memory_gets_a_larger_daemon_up_to_its_limit() {
     assert_eq!(pool.grow(&app("other")), None);
     pool.join(app("citation"), atlas(), START);
     let actions = pool.decide(START, 0.0);
-    assert!(matches!(&actions[..], [Action::Create { memory, .. }] if *memory == limit), "{actions:?}");
+    assert!(
+        matches!(&actions[..], [Action::Create { resources, .. }] if resources.memory == limit),
+        "{actions:?}"
+    );
 }
 
 #[test]
@@ -413,7 +445,7 @@ fn how_a_daemon_ended_is_told_after_it_is_gone() {
     let (seat, address) = (0, AppDaemon::address(0));
     assert_eq!(pool.fate(seat, address), Fate::Alive { node: Some("worker-1".into()) });
     let last = AppDaemon::ready(0).phase(Phase::Over(Cause::Evicted)).daemon();
-    pool.gone(&Uid("uid-0".into()), Some(&last));
+    pool.gone(&Uid("uid-0".into()), Some(&last), START);
     pool.see(Daemon { uid: Uid("uid-9".into()), ..AppDaemon::ready(0).on(9).daemon() }, START);
     let end = End { cause: Cause::Evicted, node: Some("worker-1".into()), app: None };
     assert_eq!(pool.fate(seat, address), Fate::Over(end));

@@ -10,7 +10,7 @@ use fabrique_ports::builder::{Autopsy, Condition, Placed, Placement};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, EvictParams};
 
-use crate::ground::{Ground, eventually, lease, need};
+use crate::ground::{Ground, eventually, isolation, lease, lost, need};
 
 /// An end that is nobody's fault but the place's.
 pub(crate) fn environment(why: &str) -> Autopsy {
@@ -19,17 +19,17 @@ pub(crate) fn environment(why: &str) -> Autopsy {
 
 #[tokio::test]
 async fn a_deletion_and_an_eviction_under_a_build_are_told_apart() {
-    let Some(ground) = Ground::with_policies("userns").await else { return };
+    let Some(ground) = Ground::with_policies(isolation()).await else { return };
     let placement = ground.placement("worker-1").await;
     let (deleted, evicted) = tokio::join!(lease(&placement, "one"), lease(&placement, "two"));
-    assert_eq!(placement.autopsy(&deleted.daemon).await, Autopsy::Alive);
+    assert_eq!(placement.autopsy(&deleted.daemon, &lost()).await, Autopsy::Alive);
 
     ground.kubectl(&["delete", "pod", &deleted.daemon.name, "--wait=false"]).await;
-    assert_eq!(placement.autopsy(&deleted.daemon).await, environment("was deleted"));
+    assert_eq!(placement.autopsy(&deleted.daemon, &lost()).await, environment("was deleted"));
 
     let pods: Api<Pod> = Api::namespaced(ground.admin().await, &ground.namespace);
     pods.evict(&evicted.daemon.name, &EvictParams::default()).await.unwrap();
-    assert_eq!(placement.autopsy(&evicted.daemon).await, environment("was evicted"));
+    assert_eq!(placement.autopsy(&evicted.daemon, &lost()).await, environment("was evicted"));
     // By now everything has been done that needs a right: none is there for nothing.
     placement.release(deleted, Condition::Doubt).await;
     placement.release(evicted, Condition::Doubt).await;
@@ -48,18 +48,18 @@ async fn a_deletion_and_an_eviction_under_a_build_are_told_apart() {
 
 #[tokio::test]
 async fn a_daemon_that_ends_by_itself_is_told() {
-    let Some(ground) = Ground::with_policies("userns").await else { return };
+    let Some(ground) = Ground::with_policies(isolation()).await else { return };
     let placement = ground.placement("worker-1").await;
     let leased = lease(&placement, "citation").await;
     ground.kubectl(&["exec", &leased.daemon.name, "--", "bash", "-c", "kill -TERM 1"]).await;
-    let autopsy = placement.autopsy(&leased.daemon).await;
+    let autopsy = placement.autopsy(&leased.daemon, &lost()).await;
     assert!(matches!(&autopsy, Autopsy::Died { why, .. } if why.contains("exit code")), "{autopsy:?}");
 }
 
 /// The kernel takes the daemon for the worst offender, as it would in a build that fills the daemon's own memory.
 #[tokio::test]
 async fn a_daemon_that_is_killed_for_memory_is_told_and_the_next_one_has_more() {
-    let Some(mut ground) = Ground::with_policies("userns").await else { return };
+    let Some(mut ground) = Ground::with_policies(isolation()).await else { return };
     let limit = AppMemory { start: None, limit: Bytes::mebi(400) };
     ground.settings.apps.insert(AppName::parse("citation").unwrap(), limit);
     let placement = ground.placement("worker-1").await;
@@ -71,7 +71,7 @@ async fn a_daemon_that_is_killed_for_memory_is_told_and_the_next_one_has_more() 
         .cluster
         .kubectl(&["exec", "--namespace", &ground.namespace, &leased.daemon.name, "--", "bash", "-c", hogs])
         .await;
-    assert_eq!(placement.autopsy(&leased.daemon).await, Autopsy::OutOfMemory);
+    assert_eq!(placement.autopsy(&leased.daemon, &lost()).await, Autopsy::OutOfMemory);
     placement.release(leased, Condition::Doubt).await;
     let next = lease(&placement, "citation").await;
     let pod = ground.pod(&next.daemon.name).await;
@@ -80,7 +80,7 @@ async fn a_daemon_that_is_killed_for_memory_is_told_and_the_next_one_has_more() 
 
 #[tokio::test]
 async fn without_a_network_policy_no_builder_becomes_ready() {
-    let Some(mut ground) = Ground::new("userns").await else { return };
+    let Some(mut ground) = Ground::new(isolation()).await else { return };
     ground.settings.gate.limit = std::time::Duration::from_secs(3);
     let placement = ground.placement("worker-1").await;
     let Placed::Full(why) = placement.acquire(&need("citation", 12)).await.unwrap() else {
@@ -91,11 +91,27 @@ async fn without_a_network_policy_no_builder_becomes_ready() {
 
 #[tokio::test]
 async fn a_builder_that_no_node_takes_is_explained_by_the_scheduler() {
-    let Some(mut ground) = Ground::with_policies("userns").await else { return };
+    let Some(mut ground) = Ground::with_policies(isolation()).await else { return };
     ground.settings.scheduling.node_selector.insert("disk".into(), "none-has-this".into());
     let placement = ground.placement("worker-1").await;
     let Placed::Full(why) = placement.acquire(&need("citation", 5)).await.unwrap() else {
         panic!("scheduled")
     };
     assert!(why.contains("nodes are available"), "{why}");
+}
+
+/// As in a cluster whose only node with room is the control plane's: the build waits and says why.
+#[tokio::test]
+async fn a_builder_for_which_only_the_control_plane_is_left_is_pending_with_the_schedulers_reason() {
+    let Some(mut ground) = Ground::with_policies("userns").await else { return };
+    let control = ("kubernetes.io/hostname".to_owned(), "control".to_owned());
+    ground.settings.scheduling.node_selector.extend([control]);
+    let placement = ground.placement("worker-1").await;
+    let Placed::Full(why) = placement.acquire(&need("citation", 5)).await.unwrap() else {
+        panic!("it builds on the control plane")
+    };
+    assert!(why.contains("didn't match Pod's node affinity/selector"), "{why}");
+    let phases = "jsonpath={range .items[*]}{.status.phase}@{.spec.nodeName} {end}";
+    let pods = ground.kubectl(&["get", "pods", "--output", phases]).await;
+    assert_eq!(pods.trim(), "Pending@");
 }

@@ -7,22 +7,24 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fabrique_bed::Cluster;
+use fabrique_core::app::BuildResources;
+use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_core::time::Timestamp;
 use fabrique_kubernetes::KubernetesPlacement;
-use fabrique_kubernetes::config::Settings;
+use fabrique_kubernetes::config::{Isolation, Settings};
 use fabrique_kubernetes::network::{AllowList, Peer, Peers, Service, policies};
 use fabrique_kubernetes::pki::{BuilderCa, ClientCertificates};
 use fabrique_kubernetes::rbac::{RULES, Scope};
 use fabrique_ports::Ambient;
-use fabrique_ports::builder::{Need, Placed, Placement, PlacementLease};
+use fabrique_ports::builder::{BuildFailure, Need, Placed, Placement, PlacementLease};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const REGISTRY: &str = "198.18.0.2";
 const GITEA: &str = "198.18.0.3";
-const API_SERVER: &str = "198.18.0.11:6443";
 const TESTS: &str = "198.18.0.254";
 
 /// The clock and randomness of the machine.
@@ -51,17 +53,38 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// How builds are kept apart in tests that do not say it: `userns`, unless `FABRIQUE_ISOLATION` says `rootless`.
+pub(crate) fn isolation() -> &'static str {
+    let wanted = std::env::var("FABRIQUE_ISOLATION");
+    let wanted = wanted.as_deref().unwrap_or(Isolation::Userns.as_str());
+    let isolation = Isolation::parse(wanted);
+    isolation.unwrap_or_else(|| panic!("FABRIQUE_ISOLATION is {wanted:?}: userns or rootless")).as_str()
+}
+
+/// Two nodes run builders. A test that takes one of them away, or the API server, leaves the others no place.
+static MACHINES: RwLock<()> = RwLock::const_new(());
+
+enum Machines {
+    Shared { _with_others: RwLockReadGuard<'static, ()> },
+    Alone { _without_others: RwLockWriteGuard<'static, ()> },
+}
+
 /// What a test stands on.
 pub(crate) struct Ground {
     pub(crate) cluster: &'static Cluster,
     pub(crate) namespace: String,
     pub(crate) settings: Settings,
     pub(crate) ca: Arc<BuilderCa>,
+    _machines: Machines,
 }
 
 impl Ground {
     /// Nothing when this machine carries no cluster, unless that is not to be forgiven.
     pub(crate) async fn new(isolation: &str) -> Option<Self> {
+        Self::on(isolation, Machines::Shared { _with_others: MACHINES.read().await }).await
+    }
+
+    async fn on(isolation: &str, machines: Machines) -> Option<Self> {
         if let Err(why) = Cluster::possible() {
             assert!(std::env::var_os("FABRIQUE_STRICT").is_none(), "no cluster: {why}");
             println!("SKIP: {why}");
@@ -75,14 +98,14 @@ impl Ground {
             "namespace": namespace,
             "images": { "builder": cluster.images().builder },
             "isolation": isolation,
-            "pool": { "total": 2, "per_domain": 2, "warm": 0, "start": "1m", "claim": "3s", "warm_wait": "1s" },
+            "pool": { "total": 2, "per_domain": 2, "warm": 0, "start": "1m", "claim": "4s", "warm_wait": "1s" },
             "resources": { "cpu": "100m", "memory": "256Mi", "ephemeral_storage": null },
             "cache": { "size": "1Gi" },
-            "gate": { "forbidden": API_SERVER, "needed": "registry:80", "limit": "30s" },
+            "gate": { "needed": "registry:80", "limit": "30s" },
             "patience": { "request": "1s", "ending": "1s", "longest_pause": "1s", "autopsy": "10s" },
         }))
         .unwrap();
-        let ground = Self { cluster, namespace, settings, ca };
+        let ground = Self { cluster, namespace, settings, ca, _machines: machines };
         ground.apply(&ground.account()).await;
         Some(ground)
     }
@@ -92,12 +115,23 @@ impl Ground {
         Self::with_list(isolation, &AllowList::default()).await
     }
 
+    /// With the policies in force and the machines to itself: for a test that breaks one.
+    pub(crate) async fn alone_with_policies(isolation: &str) -> Option<Self> {
+        let ground = Self::on(isolation, Machines::Alone { _without_others: MACHINES.write().await }).await?;
+        ground.enforce(&AllowList::default()).await;
+        Some(ground)
+    }
+
     /// With the policies of this list in force.
     pub(crate) async fn with_list(isolation: &str, list: &AllowList) -> Option<Self> {
         let ground = Self::new(isolation).await?;
-        let policies = policies::builders(&ground.peers(), list);
-        ground.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": policies })).await;
+        ground.enforce(list).await;
         Some(ground)
+    }
+
+    async fn enforce(&self, list: &AllowList) {
+        let policies = policies::builders(&self.peers(), list);
+        self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": policies })).await;
     }
 
     fn peers(&self) -> Peers {
@@ -181,13 +215,23 @@ impl Ground {
 
     /// A client with a worker's rights.
     pub(crate) async fn worker(&self) -> Client {
-        let kubeconfig = self.cluster.service_account_kubeconfig(&self.namespace, "worker").await.unwrap();
+        self.client_of("worker").await
+    }
+
+    /// A client with the rights of an account of the namespace.
+    pub(crate) async fn client_of(&self, account: &str) -> Client {
+        let kubeconfig = self.cluster.service_account_kubeconfig(&self.namespace, account).await.unwrap();
         client(&kubeconfig).await
     }
 
     /// A worker's placement, with a worker's rights.
     pub(crate) async fn placement(&self, worker: &str) -> KubernetesPlacement {
-        let (client, settings) = (self.worker().await, self.settings.clone());
+        self.placement_with(self.settings.clone(), worker).await
+    }
+
+    /// The same, of a worker that is configured otherwise.
+    pub(crate) async fn placement_with(&self, settings: Settings, worker: &str) -> KubernetesPlacement {
+        let client = self.worker().await;
         KubernetesPlacement::start(client, settings, self.ca.clone(), worker, Arc::new(Machine))
             .await
             .unwrap()
@@ -200,16 +244,23 @@ impl Ground {
     /// What the worker's account has asked for: verb and resource.
     pub(crate) fn asked(&self) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        self.audited().map(|event| (text(&event["verb"]), text(&event["objectRef"]["resource"]))).collect()
+        self.audited("worker")
+            .map(|event| (text(&event["verb"]), text(&event["objectRef"]["resource"])))
+            .collect()
     }
 
     /// How many requests the worker's account has made, but for its watch.
     pub(crate) fn requests(&self) -> usize {
-        self.audited().filter(|event| event["verb"] != "watch").count()
+        self.asked_by("worker")
     }
 
-    fn audited(&self) -> impl Iterator<Item = Value> {
-        let user = format!("system:serviceaccount:{}:worker", self.namespace);
+    /// How many requests an account of the namespace has made, but for watches.
+    pub(crate) fn asked_by(&self, account: &str) -> usize {
+        self.audited(account).filter(|event| event["verb"] != "watch").count()
+    }
+
+    fn audited(&self, account: &str) -> impl Iterator<Item = Value> {
+        let user = format!("system:serviceaccount:{}:{account}", self.namespace);
         let log = std::fs::read_to_string(self.cluster.audit_log()).unwrap();
         let events: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         events.into_iter().filter(move |event| {
@@ -242,15 +293,25 @@ pub(crate) fn need(app: &str, patience: u64) -> Need {
     Need {
         app: AppName::parse(app).unwrap(),
         trust: TrustDomain::parse("atlas").unwrap(),
+        resources: BuildResources::default(),
         patience: Duration::from_secs(patience),
     }
 }
 
 pub(crate) async fn lease(placement: &KubernetesPlacement, app: &str) -> PlacementLease {
-    match placement.acquire(&need(app, 60)).await.unwrap() {
+    lease_for(placement, need(app, 60)).await
+}
+
+pub(crate) async fn lease_for(placement: &KubernetesPlacement, need: Need) -> PlacementLease {
+    match placement.acquire(&need).await.unwrap() {
         Placed::Lease(lease) => lease,
         Placed::Full(why) => panic!("no lease: {why}"),
     }
+}
+
+/// How a build fails whose daemon is gone.
+pub(crate) fn lost() -> BuildFailure {
+    BuildFailure::new(FailureKind::Infrastructure, "was lost during the build")
 }
 
 /// Waits for a condition on the cluster.

@@ -3,8 +3,11 @@
 use fabrique_kubernetes::config::Isolation;
 use fabrique_kubernetes::inspect::Inspector;
 use fabrique_ports::builder::{Condition, Placement};
+use serde_json::json;
 
 use crate::ground::{Ground, eventually, lease};
+use crate::wishes::Wide;
+use crate::workshop::Workshop;
 
 #[tokio::test]
 async fn a_doctor_sees_what_is_missing_and_starts_nothing() {
@@ -26,7 +29,9 @@ async fn a_doctor_sees_what_is_missing_and_starts_nothing() {
     let leased = lease(&placement, "citation").await;
     let daemons = worker.daemons().await.unwrap();
     assert!(daemons.contains(&leased.daemon), "{daemons:?}");
-    assert_eq!(leased.daemon.to_string(), format!("{} (userns)", leased.daemon.name));
+    // What a build's record says of where it ran.
+    let recorded = format!("{} (userns: all 2 nodes for builders offer user namespaces)", leased.daemon.name);
+    assert_eq!(leased.daemon.to_string(), recorded);
     placement.release(leased, Condition::Clean).await;
 
     ground.kubectl(&["delete", "networkpolicy", "default-deny"]).await;
@@ -38,4 +43,47 @@ async fn a_doctor_sees_what_is_missing_and_starts_nothing() {
         missing.len() == 8 && missing.iter().all(|right| right.rule.resource != "nodes")
     })
     .await;
+}
+
+/// A runtime class is taken for its handler's name. No node has a handler of this one's, and so none says that it
+/// offers user namespaces with it.
+#[tokio::test]
+async fn auto_falls_back_to_rootless_where_a_node_lacks_user_namespaces_and_says_so_everywhere() {
+    let Some(mut ground) = Ground::with_policies("auto").await else { return };
+    let own = ground.namespace.clone();
+    let class = json!({
+        "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": { "name": own }, "handler": "runc",
+    });
+    let _wide = Wide::make(ground.cluster, &[class]).await;
+    ground.settings.scheduling.runtime_class = Some(own);
+    let doctor = Inspector::new(ground.worker().await, ground.settings.clone()).unwrap();
+    let choice = doctor.choice().await.unwrap();
+    assert_eq!(choice.isolation, Isolation::Rootless, "{choice:?}");
+    assert!(choice.reason.ends_with(" does not offer user namespaces"), "{choice:?}");
+
+    let placement = ground.placement("worker-1").await;
+    assert_eq!(*placement.choice(), choice);
+    let leased = lease(&placement, "citation").await;
+    let pod = ground.pod(&leased.daemon.name).await;
+    assert_eq!(pod["spec"]["containers"][0]["command"], json!(["rootlesskit", "buildkitd"]));
+    assert_eq!(pod["metadata"]["annotations"]["fabrique/isolation-reason"], choice.reason.as_str());
+    // What a build's record says of where it ran.
+    assert_eq!(leased.daemon.to_string(), format!("{} (rootless: {})", leased.daemon.name, choice.reason));
+    let workshop = Workshop::new(&ground).await;
+    let dockerfile = format!("FROM {}\nRUN echo fine\n", ground.cluster.images().busybox);
+    let output = workshop.output(&workshop.builder(&[]), &leased.daemon, "citation", &dockerfile).await;
+    assert!(output.contains("fine"), "{output}");
+}
+
+#[tokio::test]
+async fn auto_falls_back_to_rootless_where_nodes_may_not_be_read() {
+    let Some(ground) = Ground::with_policies("auto").await else { return };
+    let own = ground.namespace.clone();
+    ground.kubectl(&["delete", "clusterrolebinding", &own]).await;
+    let doctor = Inspector::new(ground.worker().await, ground.settings.clone()).unwrap();
+    let reason = "nodes may not be read, so that user namespaces cannot be counted on";
+    eventually("the right is gone", async || doctor.choice().await.unwrap().reason == reason).await;
+    let placement = ground.placement("worker-1").await;
+    let leased = lease(&placement, "citation").await;
+    assert_eq!(leased.daemon.to_string(), format!("{} (rootless: {reason})", leased.daemon.name));
 }

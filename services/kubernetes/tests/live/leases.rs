@@ -5,7 +5,7 @@ use std::time::Duration;
 use fabrique_ports::builder::{Condition, Daemon, Placed, Placement};
 
 use crate::dial::answers;
-use crate::ground::{Ground, eventually, lease, need};
+use crate::ground::{Ground, eventually, isolation, lease, need};
 
 /// From nothing to a build: with the rights of `rbac::RULES`, behind the policies, under mTLS.
 async fn a_cold_pod_is_leased_and_builds(isolation: &str) {
@@ -55,7 +55,7 @@ async fn a_cold_rootless_pod_is_leased_and_builds() {
 
 #[tokio::test]
 async fn a_warm_daemon_costs_two_requests_and_is_adopted_after_a_restart() {
-    let Some(ground) = Ground::with_policies("userns").await else { return };
+    let Some(ground) = Ground::with_policies(isolation()).await else { return };
     let placement = ground.placement("worker-1").await;
     let first = lease(&placement, "citation").await;
     placement.release(first.clone(), Condition::Clean).await;
@@ -80,7 +80,7 @@ async fn a_warm_daemon_costs_two_requests_and_is_adopted_after_a_restart() {
 
 #[tokio::test]
 async fn two_workers_never_hold_one_daemon_and_share_the_bound() {
-    let Some(ground) = Ground::with_policies("userns").await else { return };
+    let Some(ground) = Ground::with_policies(isolation()).await else { return };
     let (one, two) = (ground.placement("worker-1").await, ground.placement("worker-2").await);
     let (first, second) = tokio::join!(lease(&one, "citation"), lease(&two, "citation"));
     assert_ne!(first.daemon.name, second.daemon.name);
@@ -94,7 +94,7 @@ async fn two_workers_never_hold_one_daemon_and_share_the_bound() {
 
 #[tokio::test]
 async fn what_a_dead_worker_held_is_recycled_and_a_doubt_too() {
-    let Some(ground) = Ground::with_policies("userns").await else { return };
+    let Some(ground) = Ground::with_policies(isolation()).await else { return };
     let dead = ground.placement("worker-1").await;
     let held = lease(&dead, "citation").await;
     let before = ground.uid(&held.daemon.name).await;

@@ -6,13 +6,24 @@
     reason = "helpers of tests fail the test, and show what they saw"
 )]
 
+mod admission;
+mod crowd;
 mod deeds;
 mod dial;
+mod elsewhere;
 mod ends;
 mod ground;
 mod inspect;
+mod inventory;
 mod leases;
+mod lists;
+mod mirrors;
 mod outages;
+mod proxy;
+mod registered;
+mod rollout;
+mod secrets;
 mod steps;
 mod walls;
+mod wishes;
 mod workshop;

@@ -2,35 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use fabrique_bed::hostile;
 use fabrique_kubernetes::network::{AllowList, Egress, HostName};
 
 use crate::ground::{Ground, eventually, lease};
 
-/// Knocks at each address and says which doors opened.
-const KNOCK: &str = r#"for at in "$@"; do
-  timeout 2 bash -c 'exec 3<>"/dev/tcp/${0%:*}/${0##*:}"' "$at" 2>/dev/null && echo "$at"
-done; true"#;
-
-/// Everything that must stay closed: the API server by node and by Service, etcd, a kubelet, NATS, Argo CD's
-/// address, the node itself, the machine of the tests, link-local metadata, an outside host that is not listed, and
-/// one that is listed for another port.
-pub(crate) const CLOSED: [&str; 10] = [
-    "198.18.0.11:6443",
-    "198.19.0.1:443",
-    "198.18.0.11:2379",
-    "198.18.0.12:10250",
-    "198.18.0.4:4222",
-    "198.18.0.5:8080",
-    "198.18.0.12:22",
-    "169.254.169.254:80",
-    "198.19.255.11:443",
-    "198.19.255.10:80",
-];
-
-async fn open(ground: &Ground, pod: &str, doors: &[&str]) -> Vec<String> {
-    let args = ["exec", pod, "--", "bash", "-c", KNOCK, "bash"];
-    let output = ground.kubectl(&[&args, doors].concat()).await;
-    output.lines().map(str::to_owned).collect()
+/// Which of these doors are open to a pod.
+pub(crate) async fn open(ground: &Ground, pod: &str, doors: &[&str]) -> Vec<String> {
+    let knock = hostile::knock(doors);
+    let output = ground.kubectl(&["exec", pod, "--", "bash", "-c", knock.command()]).await;
+    hostile::said(&output, "open").into_iter().map(str::to_owned).collect()
 }
 
 async fn the_walls_hold(isolation: &str) {
@@ -49,7 +30,7 @@ async fn the_walls_hold(isolation: &str) {
 
     let needed = ["registry:80", "gitea:3000"];
     assert_eq!(open(&ground, &pod, &needed).await, needed);
-    let closed: Vec<&str> = CLOSED.into_iter().chain([neighbour.as_str()]).collect();
+    let closed: Vec<&str> = hostile::CLOSED.into_iter().chain([neighbour.as_str()]).collect();
     assert_eq!(open(&ground, &pod, &closed).await, Vec::<String>::new());
 
     // The same doors without the policies, or the test would prove nothing.

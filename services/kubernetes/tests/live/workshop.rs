@@ -8,11 +8,13 @@ use fabrique_bed::GitRepo;
 use fabrique_buildkit::{BuildkitBuilder, BuildkitConfig, IssueTls, IssuedTls, Tls};
 use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{AppName, BuildId, BuildKey, ImageRepository, RelPath, RepoName, Revision};
+use fabrique_kubernetes::network::{AllowList, Egress};
 use fabrique_kubernetes::pki::ClientCertificates;
 use fabrique_ports::Ambient;
 use fabrique_ports::builder::{
     BuildFailure, BuildOutcome, BuildRequest, Builder, Daemon, Progress, ProgressSink,
 };
+use fabrique_ports::egress::Fetch;
 use tokio_util::sync::CancellationToken;
 
 use crate::ground::{Ground, Machine};
@@ -44,15 +46,31 @@ impl Workshop {
 
     /// A builder whose builds may fetch from `hosts`.
     pub(crate) fn builder(&self, hosts: &[&str]) -> BuildkitBuilder {
+        let mut config = self.config();
+        config.permitted_hosts = hosts.iter().map(|&host| host.to_owned()).collect();
+        BuildkitBuilder::new(config).unwrap()
+    }
+
+    /// A builder whose builds may fetch from what this list says, each app's own among it.
+    pub(crate) fn builder_of(&self, list: &AllowList) -> BuildkitBuilder {
+        let mut config = self.config();
+        config.permitted_hosts = list.hosts.iter().map(Egress::authority).collect();
+        let own = list.apps.iter();
+        let own = own.map(|(app, own)| (app.clone(), own.hosts.iter().map(Egress::authority).collect()));
+        config.permitted_hosts_of = own.collect();
+        BuildkitBuilder::new(config).unwrap()
+    }
+
+    /// How this workshop's builders are configured, to be varied.
+    pub(crate) fn config(&self) -> BuildkitConfig {
         let mut config = BuildkitConfig::new(self.git_base.parse().unwrap());
         config.git_tokens = BTreeMap::from([
             (self.org.clone(), self.token.clone().into()),
             ("other".to_owned(), "the token of somebody else".into()),
         ]);
         config.permitted_bases = vec!["registry:80".into()];
-        config.permitted_hosts = hosts.iter().map(|&host| host.to_owned()).collect();
         config.tls = Some(Tls::Issued(Arc::clone(&self.certificates) as _));
-        BuildkitBuilder::new(config).unwrap()
+        config
     }
 
     /// Commits a Dockerfile and asks for it to be built for `app`.
@@ -77,6 +95,8 @@ impl Workshop {
             },
             image: ImageRepository::parse(&format!("registry:80/{}/{app}", self.org)).unwrap(),
             no_cache: false,
+            cache: None,
+            registry_cache: None,
             epoch: 1_760_000_000,
             timeout: Duration::from_secs(180),
         }
@@ -137,21 +157,32 @@ impl Workshop {
     }
 }
 
-/// The lines that a build printed.
+/// The lines that a build printed, and what it fetched.
 #[derive(Default)]
-pub(crate) struct Recorder(Mutex<Vec<String>>);
+pub(crate) struct Recorder {
+    lines: Mutex<Vec<String>>,
+    fetched: Mutex<Vec<Fetch>>,
+}
 
 impl ProgressSink for Recorder {
     fn report(&self, progress: Progress) {
-        if let Progress::Log { line } = progress {
-            self.0.lock().unwrap().push(line);
+        match progress {
+            Progress::Log { line } => self.lines.lock().unwrap().push(line),
+            Progress::Egress { fetches, .. } => {
+                self.fetched.lock().unwrap().extend(fetches.into_iter().map(|(_, fetch)| fetch));
+            }
+            Progress::StepStarted { .. } | Progress::StepEnded { .. } | Progress::CacheExported { .. } => {}
         }
     }
 }
 
 impl Recorder {
     pub(crate) fn output(&self) -> String {
-        self.0.lock().unwrap().join("\n")
+        self.lines.lock().unwrap().join("\n")
+    }
+
+    pub(crate) fn fetched(&self) -> Vec<Fetch> {
+        self.fetched.lock().unwrap().clone()
     }
 }
 

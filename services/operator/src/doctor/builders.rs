@@ -51,6 +51,7 @@ mod tests {
             address: "unix:///run/a.sock".to_owned(),
             tls_name: None,
             isolation: None,
+            proxy: None,
         };
         let info = DaemonInfo {
             version: "v0.31.0".to_owned(),

@@ -4,20 +4,20 @@ use std::time::{Duration, Instant};
 
 use fabrique_core::id::{BranchName, RepoName};
 use fabrique_observer::Apps;
-use fabrique_ports::bus::EventBody;
+use fabrique_ports::bus::{Event, EventBody};
 use fabrique_ports::{PortError, PortResult};
 use futures::{StreamExt as _, stream};
 
-use super::{Check, Config, Doctor};
+use super::{Check, Config, Doctor, pushes};
 use crate::hooks::{self, Watched};
 
 /// How many repositories are asked about at once.
 const AT_ONCE: usize = 4;
 /// What the receiver says of a test delivery.
-const TEST: &str = "test delivery";
+pub(super) const TEST: &str = "test delivery";
 
 /// A delivery is slow for one reason in practice.
-const QUEUES: &str = "set `[queue.push_update] TYPE = channel` and `[queue.webhook_sender] TYPE = channel` in \
+pub(super) const QUEUES: &str = "set `[queue.push_update] TYPE = channel` and `[queue.webhook_sender] TYPE = channel` in \
                       Gitea's app.ini: its default queues poll, which adds seconds to every push";
 
 /// None arrives from anywhere.
@@ -42,16 +42,21 @@ pub(super) async fn webhooks(doctor: &Doctor, apps: Option<&Apps>) -> Vec<Check>
         .await;
     let mut checks = vec![present(&found)];
     let there = found.into_iter().filter_map(|(repo, hook)| Some((repo, hook.ok()??)));
-    let mut arrived = false;
-    for (repo, hook) in there.take(doctor.config.measured) {
+    let (mut arrived, mut last) = (false, None);
+    for (repo, hook) in there.take(doctor.config.bounds.deliveries) {
         let name = format!("webhook delay {repo}");
         checks.push(match measure(doctor, &repo, hook).await {
-            Ok(delay) => {
-                arrived |= delay.is_some();
+            Ok(arrival) => {
+                arrived |= arrival.is_some();
+                let delay = arrival.as_ref().map(|(delay, _)| *delay);
+                last = arrival.map(|(_, event)| event).or(last);
                 judge(name, delay, arrived, &doctor.config)
             }
             Err(error) => Check::error(name, &error),
         });
+    }
+    if let Some(last) = last {
+        checks.push(pushes::pushes(doctor, &last).await);
     }
     checks
 }
@@ -89,22 +94,23 @@ fn present(found: &[(RepoName, Result<Option<i64>, PortError>)]) -> Check {
     Check::ok(name, format!("present at {} repositories", found.len()))
 }
 
-/// How long a test delivery takes from the request to the receiver's event; nothing when none arrives.
-async fn measure(doctor: &Doctor, repo: &RepoName, hook: i64) -> PortResult<Option<Duration>> {
+/// How long a test delivery takes from the request to the receiver's event, and that event; nothing when none
+/// arrives.
+async fn measure(doctor: &Doctor, repo: &RepoName, hook: i64) -> PortResult<Option<(Duration, Event)>> {
     // Listening first: the delivery may be faster than a second request.
     let mut events = doctor.ports.events.tail(None, None).await?;
     let start = Instant::now();
     doctor.ports.hooks.test_delivery(repo, hook).await?;
     let arrival = async {
         while let Some(event) = events.next().await {
-            let body = event?.body;
-            if is_test_of(&body, repo) {
-                return Ok(Some(start.elapsed()));
+            let event = event?;
+            if is_test_of(&event.body, repo) {
+                return Ok(Some((start.elapsed(), event)));
             }
         }
         Ok(None)
     };
-    tokio::time::timeout(doctor.config.delivery_timeout, arrival).await.unwrap_or(Ok(None))
+    tokio::time::timeout(doctor.config.bounds.delivery_timeout, arrival).await.unwrap_or(Ok(None))
 }
 
 fn is_test_of(body: &EventBody, wanted: &RepoName) -> bool {
@@ -123,11 +129,12 @@ fn is_test_of(body: &EventBody, wanted: &RepoName) -> bool {
 /// `elsewhere` is whether a test delivery arrived from this forge at all.
 fn judge(name: String, delay: Option<Duration>, elsewhere: bool, config: &Config) -> Check {
     let Some(delay) = delay else {
-        let what = format!("a test delivery did not arrive within {} s", config.delivery_timeout.as_secs());
+        let what =
+            format!("a test delivery did not arrive within {} s", config.bounds.delivery_timeout.as_secs());
         return if elsewhere { Check::warn(name, what, FILTERED) } else { Check::fail(name, what, LOST) };
     };
     let what = format!("a test delivery takes {:.2} s", delay.as_secs_f64());
-    if delay > config.slow_delivery { Check::warn(name, what, QUEUES) } else { Check::ok(name, what) }
+    if delay > config.bounds.slow_delivery { Check::warn(name, what, QUEUES) } else { Check::ok(name, what) }
 }
 
 #[cfg(test)]

@@ -13,12 +13,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{FakeBus, FakeRegistrations, Running, SECRET, push, quick, signature};
+use crate::nats::Nats;
+use crate::support::{FakeRegistrations, FaultyBus, Running, SECRET, push, quick, signature};
 
-async fn start(config: ReceiverConfig) -> (Running, Arc<FakeBus>) {
-    let bus = Arc::new(FakeBus::default());
-    let apps = FakeRegistrations::with(&[("citation", "atlas/citation", "main")]);
-    (Running::start(config, Arc::clone(&bus), apps).await, bus)
+fn registrations() -> Arc<FakeRegistrations> {
+    FakeRegistrations::with(&[("citation", "atlas/citation", "main")])
+}
+
+async fn start(config: ReceiverConfig) -> (Running, Nats) {
+    let nats = Nats::start().await;
+    (nats.receiver(config, registrations()).await, nats)
 }
 
 /// Bytes of a request's head for a raw connection, without the blank line.
@@ -41,7 +45,7 @@ async fn answer(mut stream: TcpStream) -> String {
 
 #[tokio::test]
 async fn a_body_above_the_cap_is_413_with_and_without_a_length() {
-    let (receiver, bus) = start(ReceiverConfig { body_timeout: Duration::from_secs(2), ..quick() }).await;
+    let (receiver, nats) = start(ReceiverConfig { body_timeout: Duration::from_secs(2), ..quick() }).await;
     let five_mib = vec![b' '; 5 << 20];
     assert_eq!(receiver.send(receiver.signed("push", SECRET, five_mib.clone())).await.0, 413);
     let chunks = stream::iter((0..80).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b' '; 64 << 10]))));
@@ -54,12 +58,12 @@ async fn a_body_above_the_cap_is_413_with_and_without_a_length() {
 
     let lying = raw(&receiver, &format!("{}content-length: 99999999999\r\n\r\n", head())).await;
     assert!(answer(lying).await.starts_with("HTTP/1.1 4"));
-    assert!(bus.woken.lock().unwrap().is_empty());
+    assert_eq!(nats.wakes().await, 0);
 }
 
 #[tokio::test]
 async fn a_chunked_body_within_the_cap_is_as_good_as_any() {
-    let (receiver, bus) = start(quick()).await;
+    let (receiver, nats) = start(quick()).await;
     let body = push("atlas/citation", "main").to_string().into_bytes();
     let signature = signature(SECRET, &body);
     let pieces: Vec<_> =
@@ -72,24 +76,24 @@ async fn a_chunked_body_within_the_cap_is_as_good_as_any() {
         .header("x-gitea-signature", signature)
         .body(reqwest::Body::wrap_stream(stream::iter(pieces)));
     assert_eq!(receiver.send(request).await.0, 202);
-    assert_eq!(bus.wakes_of("citation"), 1);
+    assert_eq!(nats.wakes_of("citation").await, 1);
 }
 
 #[tokio::test]
 async fn a_slow_body_is_408_and_a_body_that_breaks_off_wakes_nobody() {
-    let (receiver, bus) = start(quick()).await;
+    let (receiver, nats) = start(quick()).await;
     let slow = raw(&receiver, &format!("{}content-length: 100\r\n\r\n{{", head())).await;
     assert!(answer(slow).await.starts_with("HTTP/1.1 408"));
     let broken = raw(&receiver, &format!("{}transfer-encoding: chunked\r\n\r\nzz\r\n", head())).await;
     assert!(answer(broken).await.starts_with("HTTP/1.1 400"));
     drop(raw(&receiver, &format!("{}content-length: 100\r\n\r\n{{", head())).await);
     assert_eq!(receiver.push("atlas/citation", "main").await.0, 202);
-    assert_eq!(bus.wakes_of("citation"), 1);
+    assert_eq!(nats.wakes_of("citation").await, 1);
 }
 
 #[tokio::test]
 async fn slow_heads_are_cut_off_and_disturb_nobody() {
-    let (receiver, _) = start(quick()).await;
+    let (receiver, _nats) = start(quick()).await;
     let mut slow = Vec::new();
     for _ in 0..200 {
         slow.push(raw(&receiver, "POST /webhook HT").await);
@@ -105,7 +109,7 @@ async fn slow_heads_are_cut_off_and_disturb_nobody() {
 #[tokio::test]
 async fn connections_above_the_most_wait_for_a_place() {
     let config = ReceiverConfig { max_connections: 2, header_timeout: Duration::from_secs(1), ..quick() };
-    let (receiver, _) = start(config).await;
+    let (receiver, _nats) = start(config).await;
     let idle = [raw(&receiver, "").await, raw(&receiver, "").await];
     let started = Instant::now();
     assert_eq!(receiver.push("atlas/citation", "main").await.0, 202);
@@ -115,7 +119,7 @@ async fn connections_above_the_most_wait_for_a_place() {
 
 #[tokio::test]
 async fn deliveries_above_the_most_are_429_before_their_body_is_read() {
-    let (receiver, bus) = start(ReceiverConfig { max_in_flight: 1, ..quick() }).await;
+    let (receiver, nats) = start(ReceiverConfig { max_in_flight: 1, ..quick() }).await;
     let reading = raw(&receiver, &format!("{}content-length: 100\r\n\r\n{{", head())).await;
     let busy = async || {
         let stream =
@@ -125,13 +129,13 @@ async fn deliveries_above_the_most_are_429_before_their_body_is_read() {
     wait_until("the second delivery to be refused", Duration::from_secs(5), busy).await.unwrap();
     assert!(answer(reading).await.starts_with("HTTP/1.1 408"));
     assert_eq!(receiver.push("atlas/citation", "main").await.0, 202, "the place is free again");
-    assert_eq!(bus.wakes_of("citation"), 1);
+    assert_eq!(nats.wakes_of("citation").await, 1);
 }
 
 #[tokio::test]
 async fn all_bodies_together_stay_within_their_memory() {
     let config = ReceiverConfig { max_body: 1 << 20, max_buffered: 1 << 20, ..quick() };
-    let (receiver, _) = start(config).await;
+    let (receiver, _nats) = start(config).await;
     let mut half = raw(&receiver, &format!("{}content-length: 900000\r\n\r\n", head())).await;
     half.write_all(&vec![b' '; 800_000]).await.unwrap();
     let body = vec![b' '; 500_000];
@@ -149,7 +153,9 @@ async fn a_burst_of_ten_thousand_is_answered_within_bounds() {
     const BURST: usize = 10_000;
     const IN_FLIGHT: usize = 32;
     let usual = ReceiverConfig::default();
-    let (receiver, bus) = start(ReceiverConfig { max_in_flight: IN_FLIGHT, event_queue: 16, ..usual }).await;
+    let bus = Arc::new(FaultyBus::default());
+    let config = ReceiverConfig { max_in_flight: IN_FLIGHT, event_queue: 16, ..usual };
+    let receiver = Running::start(config, Arc::clone(&bus), registrations()).await;
     bus.slow.store(2, Ordering::SeqCst);
     bus.events_stuck.store(true, Ordering::SeqCst);
     let started = Instant::now();

@@ -8,15 +8,20 @@ use fabrique_bed::wait_until;
 use fabrique_receiver::{Drained, ReceiverConfig};
 use tokio::net::TcpStream;
 
-use crate::support::{FakeBus, FakeRegistrations, Running, app, quick};
+use crate::nats::Nats;
+use crate::support::{FakeRegistrations, FaultyBus, Running, app, quick};
 
-async fn start(config: ReceiverConfig) -> (Running, Arc<FakeBus>) {
-    let bus = Arc::new(FakeBus::default());
-    let apps = FakeRegistrations::with(&[("citation", "atlas/citation", "main")]);
-    (Running::start(config, Arc::clone(&bus), apps).await, bus)
+fn registrations() -> Arc<FakeRegistrations> {
+    FakeRegistrations::with(&[("citation", "atlas/citation", "main")])
 }
 
-async fn at_work(bus: &FakeBus) {
+/// On a bus whose acknowledgements can be held up, so that the end comes in between.
+async fn start(config: ReceiverConfig) -> (Running, Arc<FaultyBus>) {
+    let bus = Arc::new(FaultyBus::default());
+    (Running::start(config, Arc::clone(&bus), registrations()).await, bus)
+}
+
+async fn at_work(bus: &FaultyBus) {
     let at_work = async || (bus.most_at_once.load(Ordering::SeqCst) > 0).then_some(());
     wait_until("the delivery to be at work", Duration::from_secs(5), at_work).await.unwrap();
 }
@@ -48,13 +53,16 @@ async fn a_delivery_at_work_is_answered_and_its_event_published_before_the_end()
 
 #[tokio::test]
 async fn idle_connections_do_not_hold_the_end_up() {
-    let (receiver, _) = start(ReceiverConfig { header_timeout: Duration::from_secs(30), ..quick() }).await;
+    let nats = Nats::start().await;
+    let config = ReceiverConfig { header_timeout: Duration::from_secs(30), ..quick() };
+    let receiver = nats.receiver(config, registrations()).await;
     assert_eq!(receiver.push("atlas/citation", "main").await.0, 202);
     let _idle = TcpStream::connect(receiver.address).await.unwrap();
     let started = Instant::now();
     receiver.shutdown.cancel();
     assert_eq!(receiver.served.await.unwrap(), Drained::Completely);
     assert!(started.elapsed() < Duration::from_secs(3));
+    assert_eq!(nats.deliveries(1).await.len(), 1, "its event is told before the end");
 }
 
 #[tokio::test]

@@ -4,15 +4,20 @@ use std::sync::Arc;
 
 use fabrique_receiver::Receiver;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use tower::ServiceExt as _;
 
-use crate::support::{FakeBus, FakeRegistrations, Running, SECRET, dependencies, push, quick, signature};
+use crate::nats::{Nats, connect};
+use crate::support::{FakeRegistrations, SECRET, dependencies, push, quick, signature};
+
+fn registrations() -> Arc<FakeRegistrations> {
+    FakeRegistrations::with(&[("citation", "atlas/citation", "main")])
+}
 
 #[tokio::test]
 async fn signed_garbage_is_400_and_says_why_without_repeating_it_raw() {
-    let bus = Arc::new(FakeBus::default());
-    let apps = FakeRegistrations::with(&[("citation", "atlas/citation", "main")]);
-    let receiver = Running::start(quick(), Arc::clone(&bus), apps).await;
+    let nats = Nats::start().await;
+    let receiver = nats.receiver(quick(), registrations()).await;
     let mut hostile_ref = push("atlas/citation", "main");
     hostile_ref["after"] = "--upload-pack=touch /tmp/x".into();
     for body in [
@@ -28,41 +33,47 @@ async fn signed_garbage_is_400_and_says_why_without_repeating_it_raw() {
         assert_eq!((status, answer["status"].as_str()), (400, Some("malformed")));
         assert!(!answer["reason"].as_str().unwrap().chars().any(char::is_control), "{answer}");
     }
-    assert!(bus.woken.lock().unwrap().is_empty());
+    assert_eq!(nats.wakes().await, 0);
 }
 
-/// The status of one signed body, through the routes without a connection.
-fn status_of(event: &str, body: Vec<u8>) -> u16 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let apps = FakeRegistrations::with(&[("citation", "atlas/citation", "main")]);
-        let receiver = Receiver::new(quick(), dependencies(Arc::new(FakeBus::default()), apps)).unwrap();
+/// Sends signed bodies through the routes without a connection, as many as there are cases, to `judge` their statuses.
+fn every<S>(bodies: S, judge: impl Fn(u16) -> bool)
+where
+    S: Strategy<Value = (String, Vec<u8>)>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (router, _nats) = runtime.block_on(async {
+        let nats = Nats::start().await;
+        let bus = Arc::new(connect(&nats.bed, "receiver").await);
+        (Receiver::new(quick(), dependencies(bus, registrations())).unwrap().router(), nats)
+    });
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(64));
+    let outcome = runner.run(&bodies, |(event, body)| {
         let request = http::Request::post("/webhook")
             .header("content-type", "application/json")
             .header("x-gitea-event", event)
             .header("x-gitea-signature", signature(SECRET, &body))
             .body(axum::body::Body::from(body))
             .unwrap();
-        receiver.router().oneshot(request).await.unwrap().status().as_u16()
-    })
+        let status = runtime.block_on(router.clone().oneshot(request)).unwrap().status().as_u16();
+        prop_assert!(judge(status), "{status}");
+        Ok(())
+    });
+    outcome.unwrap();
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+#[test]
+fn any_signed_body_is_answered_and_never_a_fault() {
+    let bodies = ("[a-z_]{0,12}", prop::collection::vec(any::<u8>(), 0..512));
+    every(bodies, |status| matches!(status, 200 | 400));
+}
 
-    #[test]
-    fn any_signed_body_is_answered_and_never_a_fault(
-        event in "[a-z_]{0,12}", body in prop::collection::vec(any::<u8>(), 0..512),
-    ) {
-        let status = status_of(&event, body);
-        prop_assert!(status == 400 || status == 200, "{status}");
-    }
-
-    #[test]
-    fn any_reference_is_accepted_ignored_or_refused(reference in ".{0,60}", repo in "(atlas/citation|.{0,30})") {
+#[test]
+fn any_reference_is_accepted_ignored_or_refused() {
+    let bodies = (".{0,60}", "(atlas/citation|.{0,30})").prop_map(|(reference, repo)| {
         let mut body = push(&repo, "main");
         body["ref"] = format!("refs/heads/{reference}").into();
-        let status = status_of("push", body.to_string().into_bytes());
-        prop_assert!(matches!(status, 200 | 202 | 400), "{status}");
-    }
+        ("push".to_owned(), body.to_string().into_bytes())
+    });
+    every(bodies, |status| matches!(status, 200 | 202 | 400));
 }

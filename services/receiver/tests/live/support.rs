@@ -33,7 +33,8 @@ pub(crate) fn app(name: &str) -> AppName {
     AppName::parse(name).unwrap()
 }
 
-/// Registrations in memory: what stands on `cluster/apps`, and what was read of it last.
+/// Registrations in memory: what stands on `cluster/apps`, and what was read of it last. How they are read from there
+/// is the binary's; the journeys play it.
 #[derive(Default)]
 pub(crate) struct FakeRegistrations {
     index: Mutex<SubscriptionIndex>,
@@ -105,11 +106,12 @@ impl Subscriptions for FakeRegistrations {
     }
 }
 
-/// A bus that counts, and misbehaves on request.
+/// A bus with faults that a real server cannot be made to have: one app of several whose wake is never acknowledged,
+/// an acknowledgement that takes as long as a test wants, events that are stuck while wakes are not. It counts what is
+/// at work at once, which a server does not see.
 #[derive(Default)]
-pub(crate) struct FakeBus {
+pub(crate) struct FaultyBus {
     pub(crate) woken: Mutex<HashMap<AppName, usize>>,
-    pub(crate) causes: Mutex<Vec<WakeCause>>,
     pub(crate) events: Mutex<Vec<Event>>,
     /// Apps whose wake is never acknowledged.
     pub(crate) deaf: Mutex<BTreeSet<AppName>>,
@@ -121,15 +123,15 @@ pub(crate) struct FakeBus {
     pub(crate) most_at_once: AtomicUsize,
 }
 
-impl FakeBus {
+impl FaultyBus {
     pub(crate) fn wakes_of(&self, name: &str) -> usize {
         self.woken.lock().unwrap().get(&app(name)).copied().unwrap_or_default()
     }
 }
 
 #[async_trait]
-impl Wakes for FakeBus {
-    async fn wake(&self, app: &AppName, cause: &WakeCause) -> PortResult<Generation> {
+impl Wakes for FaultyBus {
+    async fn wake(&self, app: &AppName, _: &WakeCause) -> PortResult<Generation> {
         let now = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
         self.most_at_once.fetch_max(now, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst))).await;
@@ -139,13 +141,12 @@ impl Wakes for FakeBus {
         }
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         *self.woken.lock().unwrap().entry(app.clone()).or_default() += 1;
-        self.causes.lock().unwrap().push(cause.clone());
         Ok(Generation(1))
     }
 }
 
 #[async_trait]
-impl Events for FakeBus {
+impl Events for FaultyBus {
     async fn publish(&self, event: &Event) -> PortResult<()> {
         if self.events_stuck.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -198,6 +199,8 @@ pub(crate) fn quick() -> ReceiverConfig {
         wake_timeout: Duration::from_millis(500),
         answer_timeout: Duration::from_secs(4),
         reload_spacing: Duration::from_millis(20),
+        // Long: readings are counted.
+        reload_age: Duration::from_secs(60),
         drain_timeout: Duration::from_secs(5),
         ..ReceiverConfig::default()
     }

@@ -36,6 +36,7 @@ async fn leave(cluster: &Cluster, app: &AppName, phase: BuildPhase) -> BuildEntr
         daemon: None,
         queued: Timestamp(Clock.now().0 - 3_600_000),
         ended: None,
+        egress: None,
     };
     cluster.admin.put_build(&entry).await.unwrap();
     entry
@@ -79,7 +80,7 @@ async fn an_attempt_whose_worker_died_and_whose_app_nobody_claims_is_ended_once(
     };
     remember(&cluster, &running, &Memory { running: Some(attempt), ..Memory::default() }).await;
     leave(&cluster, &held, BuildPhase::Pushed { digest: digest.clone() }).await;
-    let (_, record, at) = cluster.admin.desk(&held).await.unwrap();
+    let (_, record, at) = cluster.admin.work_of(&held).await.unwrap();
     let claimed = cluster.admin.swap_work(&held, &record.claimed_by("worker"), at).await.unwrap();
     assert!(matches!(claimed, Swap::Done(_)));
 

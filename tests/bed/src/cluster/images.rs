@@ -22,6 +22,8 @@ pub struct Images {
     /// Rootless BuildKit on that Debian: `rootlesskit buildkitd` as user 1000. With other commands, and as root of
     /// a pod with `hostUsers: false`, the same image serves as a builder without rootlesskit.
     pub builder: String,
+    /// `squid` on that Debian, without a configuration.
+    pub squid: String,
     /// What holds a pod's namespaces.
     pub(crate) pause: String,
     pub(crate) coredns: String,
@@ -30,8 +32,8 @@ pub struct Images {
 impl Images {
     /// Pushes what starting the cluster needs, and the rest too.
     pub(crate) async fn push(cache: &Cache, registry: &Registry) -> Result<Self> {
-        let layers = [Product::Busybox, Product::Coredns, Product::Debian, Product::Builder];
-        let [busybox, coredns, debian, builder] = layers.map(|product| cache.folder(product));
+        let layers = [Product::Busybox, Product::Coredns, Product::Debian, Product::Builder, Product::Squid];
+        let [busybox, coredns, debian, builder, squid] = layers.map(|product| cache.folder(product));
         let push = async |name: &str, from: Option<&str>, layers: &[&Path], config: Value| {
             let digest = registry.push_image(name, from, layers, &config).await?;
             anyhow::Ok(format!("{HOST}/{name}@{digest}"))
@@ -39,13 +41,15 @@ impl Images {
         let pause = json!({ "Entrypoint": ["/bin/busybox", "sleep", "2147483647"], "User": "65534:65534" });
         let dns = json!({ "Entrypoint": ["/usr/bin/coredns"] });
         let shell = json!({ "Env": [PATH], "Cmd": ["/bin/bash"] });
+        let proxy = json!({ "Env": [PATH], "Cmd": ["squid", "--foreground"] });
         // One after the other: the machine is busy with the rest of the start.
         let pause = push("bed/pause", Some(BASE), &[&busybox], pause).await?;
         let coredns = push("bed/coredns", None, &[&coredns], dns).await?;
         let debian_image = push(DEBIAN, None, &[&debian], shell).await?;
         let builder = push("bed/builder", Some(DEBIAN), &[&debian, &builder], builder_config()).await?;
+        let squid = push("bed/squid", Some(DEBIAN), &[&debian, &squid], proxy).await?;
         let busybox = format!("{HOST}/{BASE}@{}", Registry::busybox_digest(cache)?);
-        Ok(Self { busybox, debian: debian_image, builder, pause, coredns })
+        Ok(Self { busybox, debian: debian_image, builder, squid, pause, coredns })
     }
 }
 

@@ -8,6 +8,7 @@ mod argo;
 mod cgroups;
 mod control;
 mod detached;
+mod doors;
 mod images;
 mod kubectl;
 mod namespace;
@@ -37,6 +38,7 @@ use crate::report::{Reporting, report_on_panic};
 use crate::wait::wait_until;
 
 pub use argo::Argo;
+pub use doors::Doors;
 pub use images::Images;
 use kubectl::Kubectl;
 pub use obstacle::Obstacle;

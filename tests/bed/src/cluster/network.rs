@@ -4,6 +4,7 @@
 //! keep their own addresses all the way: nothing translates them, so that policies and logs name who asks.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
@@ -23,6 +24,7 @@ const BRIDGE: &str = "bed";
 /// Joins hub, nodes, the outside and the caller.
 pub(crate) async fn connect(hub: &Namespace, outside: &Namespace, nodes: &[Namespace]) -> Result<()> {
     let entry = hub.network_entry()?;
+    take_away_stale_link().await;
     let mut lines = format!("link set lo up\nlink add {BRIDGE} type bridge\nlink set {BRIDGE} up\n");
     for address in [HUB, REGISTRY, GITEA, NATS, ARGOCD] {
         writeln!(lines, "addr add {address}/{LINK_BITS} dev {BRIDGE}")?;
@@ -59,6 +61,15 @@ pub(crate) async fn connect(hub: &Namespace, outside: &Namespace, nodes: &[Names
         "addr add {CALLER}/{LINK_BITS} dev {CALLER_LINK}\nlink set {CALLER_LINK} up\nroute add {RANGE} via {HUB}\n"
     );
     ip(None, &lines).await.context("connecting the caller")
+}
+
+/// The kernel takes its time with the networks of an earlier cluster, whose link to the caller stays as long. Nobody but
+/// the cluster whose turn it is has one.
+async fn take_away_stale_link() {
+    if Path::new("/sys/class/net").join(CALLER_LINK).exists() {
+        // It may go by itself at any moment.
+        let _ = ip(None, &format!("link delete {CALLER_LINK}\n")).await;
+    }
 }
 
 fn of_node(node: &Node) -> Result<String> {

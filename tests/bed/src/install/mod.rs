@@ -22,7 +22,7 @@ pub(crate) use products::{
     ADMIN, ADMIN_PASSWORD, BUSYBOX_BLOBS, LAYER, LAYER_DIGEST, architecture, gitea_config,
 };
 pub use products::{Group, Product};
-pub(crate) use system::{Account, search_path, user_namespaces_restricted};
+pub(crate) use system::{Account, postgresql, search_path, user_namespaces_restricted};
 
 /// Bumped when the code that builds changes what comes out.
 const RECIPE: &str = "1";

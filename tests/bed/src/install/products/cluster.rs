@@ -81,9 +81,11 @@ pub(super) fn build(product: Product, shop: &Workshop<'_>) -> Result<()> {
         | Product::GiteaData
         | Product::Busybox
         | Product::NatsCli
+        | Product::Postgres
         | Product::Kubectl
         | Product::Debian
-        | Product::Builder => bail!("{product} is not built from Go modules of the cluster"),
+        | Product::Builder
+        | Product::Squid => bail!("{product} is not built from Go modules of the cluster"),
     }
 }
 

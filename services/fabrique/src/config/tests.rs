@@ -1,0 +1,120 @@
+use std::fs;
+
+use secrecy::ExposeSecret as _;
+
+use super::*;
+
+const LEAST: &str =
+    "gitea: { url: http://g/ }\nnats: { servers: [x] }\nregistry: { allowed: [r] }\nstate: { dir: /x }\n";
+
+fn loaded(more: &str) -> Result<Config, Vec<Problem>> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fabrique.yaml");
+    fs::write(&file, format!("{LEAST}{more}")).unwrap();
+    load(Some(&file), &[])
+}
+
+#[test]
+fn every_default_is_within_its_bounds() {
+    loaded("").unwrap();
+}
+
+#[test]
+fn every_value_out_of_bounds_is_told_at_once_with_what_is_allowed() {
+    let problems = loaded(
+        "git: { timeouts: { push: 2h }, limits: { packs: 1 } }\n\
+         worker: { lease: 1ms, backoff_base: 1h }\n\
+         buildkit: { daemons: [{ name: a, address: 'tcp://a:1' }, { name: b, address: 'tcp://b:1', slots: 0 }] }\n",
+    )
+    .unwrap_err();
+    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    for expected in [
+        "git.timeouts.push: 2h is out of bounds (write duration, 1s to 1h; the default is 1m)",
+        "git.limits.packs: 1 is out of bounds (write 2 to 1000; the default is 40)",
+        "worker.lease: 1ms is out of bounds (write duration, 300ms to 1h; the default is 30s)",
+        "worker.backoff_max: shorter than the first wait (raise it to worker.backoff_base or more)",
+        "buildkit.daemons.1.slots: 0 is out of bounds (write 1 to 64; the default is 1)",
+    ] {
+        assert!(told.iter().any(|told| told == expected), "{expected}: {told:#?}");
+    }
+    assert_eq!(told.len(), 5, "{told:#?}");
+}
+
+#[test]
+fn migrations_verify_no_server_since_nothing_mounts_the_authority() {
+    let told = |mode: &str| {
+        let problems = loaded(&format!("render: {{ migrations: {{ sslmode: {mode} }} }}\n")).err();
+        problems.unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for mode in ["disable", "prefer", "require"] {
+        assert_eq!(told(mode), [""; 0]);
+    }
+    let expected = "render.migrations.sslmode: needs the authority of the databases, and the Job has none (write require)";
+    assert_eq!(told("verify-ca"), [expected]);
+    assert_eq!(told("verify-full"), [expected]);
+    assert_eq!(told("allow"), ["render.migrations.sslmode: no such mode (write require)"]);
+}
+
+#[test]
+fn a_certificate_to_show_to_daemons_that_nobody_vouches_for_is_a_mistake() {
+    let own = "cert_file: /c, key_file: /k";
+    loaded(&format!("buildkit: {{ tls: {{ ca_file: /a, {own} }} }}\n")).unwrap();
+    loaded("buildkit: { tls: { ca_file: /a } }\n").unwrap();
+    let problems = loaded(&format!("buildkit: {{ tls: {{ {own} }} }}\n")).unwrap_err();
+    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let expected = "buildkit.tls.ca_file: a certificate to show and nobody to trust (name the authority that signed the daemons' certificates)";
+    assert_eq!(told, [expected]);
+    let problems = loaded("buildkit: { tls: { ca_file: /a, key_file: /k } }\n").unwrap_err();
+    assert_eq!(problems[0].key, "buildkit.tls");
+}
+
+#[test]
+fn the_workers_defaults_are_said_once() {
+    let config = loaded("").unwrap();
+    let bounds = fabrique_worker::Bounds::default();
+    assert_eq!(config.worker.backoff_base.get(), bounds.backoff_base);
+    assert_eq!(config.worker.backoff_max.get(), bounds.backoff_max);
+}
+
+#[test]
+fn a_secret_is_taken_letter_for_letter() {
+    let given = [("receiver.secret".to_owned(), "007".to_owned())];
+    let (figment, problems) = secret::collect(Figment::new(), &given);
+    assert_eq!(problems, []);
+    let config: Config = figment.extract().unwrap();
+    assert_eq!(config.receiver.secret.get().unwrap().expose_secret(), "007");
+}
+
+#[test]
+fn the_file_of_a_secret_wins_and_one_that_cannot_be_read_is_told_by_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    fs::write(&file, "from the file\n").unwrap();
+    let config = loaded(&format!("receiver: {{ secret_file: {} }}\n", file.display())).unwrap();
+    assert_eq!(config.receiver.secret.get().unwrap().expose_secret(), "from the file");
+    let user = "nats: { servers: [x], users: { worker: { password_file: /nowhere } } }\n";
+    let text = LEAST.replace("nats: { servers: [x] }\n", user);
+    let file = folder.path().join("fabrique.yaml");
+    fs::write(&file, text).unwrap();
+    let problems = load(Some(&file), &[]).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!(problems[0].key, "nats.users.worker.password_file");
+    assert!(problems[0].what.starts_with("/nowhere: "), "{problems:?}");
+}
+
+#[test]
+fn a_shown_configuration_names_its_sources_and_no_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("fabrique.yaml");
+    fs::write(&file, format!("{LEAST}worker: {{ lease: 3s }}\n")).unwrap();
+    let set = [("worker.looks".to_owned(), "5".to_owned())];
+    let settings = explain(Some(&file), &set).unwrap();
+    let shown = |key: &str| {
+        let setting = settings.iter().find(|setting| setting.key == key).unwrap();
+        (setting.value.as_str(), setting.from.as_str())
+    };
+    assert_eq!(shown("worker.lease"), ("3s", file.to_str().unwrap()));
+    assert_eq!(shown("worker.looks"), ("5", "--set"));
+    assert_eq!(shown("git.timeouts.push"), ("1m", "default"));
+    assert!(settings.iter().all(|setting| setting.key != "gitea.read_token"), "nobody said anything of it");
+}

@@ -1,0 +1,169 @@
+//! `root.yaml`: the root Application and the projects. A person applies it; nothing below the root can widen it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use fabrique_yaml::{Finding, flow_text};
+
+use super::application::{SYNC_POLICY, apps_url};
+use super::settings::{IN_CLUSTER, Settings};
+use super::{Ground, MARK, Reason, Rendering, Withheld, provided};
+use crate::layout;
+use crate::registration::SourceForm;
+
+/// Kinds that no app may bring: policies add up, rights and bounds are the operator's, and an Application of an app's
+/// own would be in a project of its own choice.
+const DENIED: &str = "  namespaceResourceBlacklist:
+    - { group: networking.k8s.io, kind: NetworkPolicy }
+    - { group: cilium.io, kind: \"*\" }
+    - { group: rbac.authorization.k8s.io, kind: \"*\" }
+    - { group: \"\", kind: ResourceQuota }
+    - { group: \"\", kind: LimitRange }
+    - { group: argoproj.io, kind: \"*\" }
+";
+
+/// Renders it, unless a person wrote one.
+pub(super) fn put(ground: &Ground<'_>, out: &mut Rendering) {
+    let file = layout::root();
+    if ground.standing.is_by_hand(&file) {
+        out.withheld.push(Withheld { file, why: Reason::ByHand });
+        return;
+    }
+    let provided = provided_project(ground, out);
+    let text: Vec<String> = [apps_project(ground), root_project(ground)]
+        .into_iter()
+        .chain(provided)
+        .chain([root(ground)])
+        .collect();
+    let text = text.join("---\n");
+    out.files.insert(file, format!("{MARK}; edits are overwritten. A person applies it.\n{text}"));
+}
+
+fn apps_project(ground: &Ground<'_>) -> String {
+    let settings = ground.settings;
+    let mut text = project(ground, &settings.project, "Apps that fabrique deploys");
+    for url in sources(ground) {
+        let _ = writeln!(text, "    - {}", flow_text(&url));
+    }
+    text.push_str(&destinations(&places(settings)));
+    text.push_str("  # Nothing that belongs to the whole cluster.\n  clusterResourceWhitelist: []\n");
+    text.push_str(DENIED);
+    text
+}
+
+/// Where apps may be deployed: each server with each of its namespaces.
+fn places(settings: &Settings) -> BTreeSet<(&str, &str)> {
+    let places = settings.destinations.iter();
+    places
+        .flat_map(|place| {
+            place.namespaces.iter().map(|namespace| (place.server.as_str(), namespace.as_str()))
+        })
+        .collect()
+}
+
+fn destinations(places: &BTreeSet<(&str, &str)>) -> String {
+    let mut text = "  destinations:\n".to_owned();
+    for (server, namespace) in places {
+        let (server, namespace) = (flow_text(server), flow_text(namespace));
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "    - {{ server: {server}, namespace: {namespace} }}");
+    }
+    text
+}
+
+/// What the cluster provides, where the contract offers any: these three kinds and nothing else, beside the apps and,
+/// for databases, where their PostgreSQL is.
+fn provided_project(ground: &Ground<'_>, out: &mut Rendering) -> Option<String> {
+    let (settings, contract) = (ground.settings, ground.contract.as_ref()?);
+    if !provided::is_offered(contract, settings) {
+        return None;
+    }
+    let mut places = places(settings);
+    for namespace in provided::database_namespaces(contract) {
+        if let Some(why) = Settings::refuses(&settings.argocd_namespace, namespace.as_str()) {
+            let what = format!("a database of the namespace {namespace}, which {why}");
+            out.findings.push(Finding::of_file("contract.yaml", what, "let its PostgreSQL be elsewhere"));
+            continue;
+        }
+        let servers = settings.destinations.iter().map(|place| place.server.as_str());
+        places.extend(servers.map(|server| (server, namespace.as_str())));
+    }
+    let mut text = project(ground, &provided_project_name(ground), "What the cluster provides to apps");
+    let _ = write!(
+        text,
+        "    - {}\n{}  clusterResourceWhitelist: []\n  namespaceResourceWhitelist:\n    \
+         - {{ group: objectbucket.io, kind: ObjectBucketClaim }}\n    \
+         - {{ group: postgresql.cnpg.io, kind: Database }}\n    \
+         - {{ group: \"\", kind: PersistentVolumeClaim }}\n",
+        flow_text(&apps_url(settings)),
+        destinations(&places),
+    );
+    Some(text)
+}
+
+/// The project of what the cluster provides.
+pub(super) fn provided_project_name(ground: &Ground<'_>) -> String {
+    format!("{}-provided", ground.settings.project)
+}
+
+/// `cluster/apps`, and the repositories of the apps whose Application reads its own.
+fn sources(ground: &Ground<'_>) -> BTreeSet<String> {
+    let settings = ground.settings;
+    let mut sources = BTreeSet::from([apps_url(settings)]);
+    for app in ground.registrations.apps.values() {
+        let reads_its_own = |place: &fabrique_core::app::Environment| {
+            let choice = ground.registrations.choice(&app.name, &place.name);
+            choice.source.unwrap_or(settings.source) == SourceForm::Repository
+        };
+        if app.environments.iter().any(reads_its_own) {
+            sources.insert(settings.url(&app.source.repo));
+        }
+    }
+    sources
+}
+
+fn root_project(ground: &Ground<'_>) -> String {
+    let settings = ground.settings;
+    let mut text = project(ground, &root_project_name(ground), "Applications of apps, and nothing else");
+    let _ = write!(
+        text,
+        "    - {}\n  destinations:\n    - {{ server: {}, namespace: {} }}\n  clusterResourceWhitelist: []\n  \
+         namespaceResourceWhitelist:\n    - {{ group: argoproj.io, kind: Application }}\n",
+        flow_text(&apps_url(settings)),
+        flow_text(IN_CLUSTER),
+        flow_text(&settings.argocd_namespace),
+    );
+    text
+}
+
+fn root(ground: &Ground<'_>) -> String {
+    let settings = ground.settings;
+    let folder = layout::applications();
+    format!(
+        "# Without a finalizer: to delete the root deletes no app.\n\
+         apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
+         app.kubernetes.io/managed-by: fabrique\n  annotations:\n    \
+         argocd.argoproj.io/manifest-generate-paths: /{folder}\nspec:\n  project: {}\n  source:\n    repoURL: {}\n    \
+         targetRevision: {}\n    path: {folder}\n  destination:\n    server: {}\n    namespace: {}\n{SYNC_POLICY}",
+        flow_text(&settings.root),
+        flow_text(&settings.argocd_namespace),
+        flow_text(&root_project_name(ground)),
+        flow_text(&apps_url(settings)),
+        flow_text(&settings.branch),
+        flow_text(IN_CLUSTER),
+        flow_text(&settings.argocd_namespace),
+    )
+}
+
+fn root_project_name(ground: &Ground<'_>) -> String {
+    format!("{}-root", ground.settings.project)
+}
+
+fn project(ground: &Ground<'_>, name: &str, description: &str) -> String {
+    format!(
+        "apiVersion: argoproj.io/v1alpha1\nkind: AppProject\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
+         app.kubernetes.io/managed-by: fabrique\nspec:\n  description: {description}\n  sourceRepos:\n",
+        flow_text(name),
+        flow_text(&ground.settings.argocd_namespace),
+    )
+}

@@ -1,0 +1,201 @@
+//! What lies in `applications/` already: ours with what it says of itself, and what people wrote.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fabrique_core::id::{AppName, EnvironmentName, RelPath};
+use fabrique_yaml::{Finding, Node, Yaml};
+
+use super::{MARK, RESERVED, Settings};
+use crate::layout;
+use crate::registration::Registrations;
+use crate::tree::Tree;
+
+/// The label of the app.
+pub(super) const APP: &str = "fabrique/app";
+/// The label of the environment.
+pub(super) const ENVIRONMENT: &str = "fabrique/environment";
+/// The annotation of what the app needs.
+pub(super) const DEPENDS_ON: &str = "fabrique/depends-on";
+
+/// The files of `applications/` and `root.yaml`, read. Those of the next tree are read by [`Standing::on`], which reads
+/// only what changed.
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    files: BTreeMap<RelPath, File>,
+    read: usize,
+}
+
+#[derive(Debug, Clone)]
+struct File {
+    bytes: Bytes,
+    says: Says,
+}
+
+/// What a file says of itself.
+#[derive(Debug, Clone)]
+enum Says {
+    Ours(Arc<Ours>),
+    /// The root, which has no app; or one of ours that somebody broke, which is written anew.
+    Nothing,
+    ByHand,
+}
+
+#[derive(Debug)]
+struct Ours {
+    app: AppName,
+    environment: EnvironmentName,
+    needs: BTreeSet<AppName>,
+}
+
+impl Standing {
+    /// Those of a tree.
+    #[must_use]
+    pub fn of(tree: &Tree) -> Self {
+        Self::default().on(tree)
+    }
+
+    /// Those of another tree: what is the same here is not read again.
+    #[must_use]
+    pub fn on(&self, tree: &Tree) -> Self {
+        let mut standing = Self::default();
+        let (folder, root) = (layout::applications(), layout::root());
+        for (path, entry) in tree.below(&folder).chain(tree.below(&root)) {
+            let known = self.files.get(path).filter(|file| file.bytes == entry.bytes);
+            let says = known.map_or_else(
+                || {
+                    standing.read += 1;
+                    Says::read(&entry.bytes)
+                },
+                |file| file.says.clone(),
+            );
+            standing.files.insert(path.clone(), File { bytes: entry.bytes.clone(), says });
+        }
+        standing
+    }
+
+    /// How many files were read to know this.
+    #[must_use]
+    pub fn files_read(&self) -> usize {
+        self.read
+    }
+
+    fn ours(&self) -> impl Iterator<Item = (&RelPath, &Ours)> {
+        self.files.iter().filter_map(|(path, file)| Some((path, file.says.ours()?)))
+    }
+
+    /// Whether a person wrote this file.
+    pub(super) fn is_by_hand(&self, path: &RelPath) -> bool {
+        self.files.get(path).is_some_and(|file| matches!(file.says, Says::ByHand))
+    }
+
+    /// Whose Application a rendered file is, by what it says of itself.
+    pub(super) fn owner(&self, path: &RelPath) -> Option<(&AppName, &EnvironmentName)> {
+        let ours = self.files.get(path)?.says.ours()?;
+        Some((&ours.app, &ours.environment))
+    }
+
+    /// What an app needs by its rendered files.
+    pub(super) fn needs_of(&self, app: &AppName) -> BTreeSet<AppName> {
+        let own = self.ours().filter(|(_, ours)| ours.app == *app);
+        own.flat_map(|(_, ours)| ours.needs.iter().cloned()).collect()
+    }
+
+    /// The environments that have an Application, whoever wrote it.
+    pub(super) fn present(&self) -> BTreeSet<(AppName, EnvironmentName)> {
+        self.ours().map(|(_, ours)| (ours.app.clone(), ours.environment.clone())).collect()
+    }
+
+    /// Files of ours that nothing registers any more. An app whose registration cannot be read is still registered.
+    pub(super) fn stale(&self, tree: &Tree, registrations: &Registrations) -> Vec<RelPath> {
+        let stale = |ours: &Ours| match registrations.apps.get(&ours.app) {
+            Some(app) => !app.environments.iter().any(|place| place.name == ours.environment),
+            None => tree.content(&layout::registration_of(&ours.app)).is_none(),
+        };
+        self.ours().filter(|(_, ours)| stale(ours)).map(|(path, _)| path.clone()).collect()
+    }
+}
+
+impl Says {
+    fn read(bytes: &[u8]) -> Self {
+        if !bytes.starts_with(MARK.as_bytes()) {
+            return Says::ByHand;
+        }
+        Ours::read(bytes).map_or(Says::Nothing, |ours| Says::Ours(Arc::new(ours)))
+    }
+
+    fn ours(&self) -> Option<&Ours> {
+        match self {
+            Says::Ours(ours) => Some(ours),
+            Says::Nothing | Says::ByHand => None,
+        }
+    }
+}
+
+impl Ours {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let yaml = Yaml::parse(bytes).ok()?;
+        let metadata = value(yaml.documents().first()?, "metadata")?;
+        let label = |key: &str| value(value(metadata, "labels")?, key)?.text();
+        let needs =
+            value(metadata, "annotations").and_then(|all| value(all, DEPENDS_ON)).and_then(Node::text);
+        let needs = needs.unwrap_or_default().split(',').filter_map(|app| AppName::parse(app.trim()).ok());
+        Some(Self {
+            app: AppName::parse(label(APP)?).ok()?,
+            environment: EnvironmentName::parse(label(ENVIRONMENT)?).ok()?,
+            needs: needs.collect(),
+        })
+    }
+}
+
+pub(super) fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    node.entry(key).map(|(_, value)| value)
+}
+
+/// What people wrote there and must not: the root Application deploys whatever lies in its folder.
+pub(super) fn foreign(tree: &Tree, settings: &Settings) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let folder = layout::applications();
+    for (path, entry) in tree.below(&folder) {
+        let is_manifest = [".yaml", ".yml", ".json"].iter().any(|end| path.as_str().ends_with(end));
+        if entry.bytes.starts_with(MARK.as_bytes()) || !is_manifest {
+            continue;
+        }
+        match Yaml::parse(&entry.bytes) {
+            Ok(yaml) => yaml.documents().iter().for_each(|node| judge(path, node, settings, &mut findings)),
+            Err(error) => findings.push(Finding::of_file(
+                path.as_str(),
+                format!("cannot be read: {error}"),
+                "correct it: the root Application deploys this folder as a whole",
+            )),
+        }
+    }
+    findings
+}
+
+fn judge(path: &RelPath, document: &Node, settings: &Settings, findings: &mut Vec<Finding>) {
+    let mut tell = |node: &Node, what: String, remedy: &str| {
+        let (file, remedy) = (path.as_str().to_owned(), remedy.to_owned());
+        findings.push(Finding { file, line: node.line, column: node.column, what, remedy });
+    };
+    if let Some(kind) = value(document, "kind").filter(|kind| kind.text() == Some("ApplicationSet")) {
+        tell(kind, "an ApplicationSet".to_owned(), "register each app: fabrique renders its Application");
+    }
+    let name = value(document, "metadata").and_then(|metadata| value(metadata, "name"));
+    if let Some((node, name)) = name.and_then(|node| Some((node, node.text()?)))
+        && (RESERVED.contains(&name) || name == settings.root)
+    {
+        let what = format!("{name} carries the root Application, and cannot be below it");
+        tell(node, what, "install it by itself");
+    }
+    document.walk(&mut |node| {
+        for (key, value) in node.entries().iter().filter(|(key, _)| key.text() == Some("repoURL")) {
+            let url = value.text().unwrap_or_default();
+            if !settings.is_inside(url) {
+                let what = format!("the repoURL {url:?} is not a repository of {}", settings.gitea);
+                tell(key, what, "bring what it needs into Gitea: the cluster fetches nothing from elsewhere");
+            }
+        }
+    });
+}

@@ -1,0 +1,226 @@
+//! All apps as they are registered and declared now.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use fabrique_core::app::App;
+use fabrique_core::id::{AppName, BranchName, RelPath, RepoName, Revision};
+use fabrique_declarations::{Contract, Declares, Finding, Subject, Usage, Wait, contract, judge};
+use fabrique_gitops::{Registrations, layout};
+use fabrique_observer::{Apps, AppsReader, declared};
+use fabrique_ports::PortResult;
+use fabrique_ports::forge::{BranchHead, Forge};
+use fabrique_ports::source::{FileKind, SourceFile, SourceHistory};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::Declared;
+use super::cluster::{Cluster, Site, usage};
+use crate::error::OperatorError;
+use crate::lookup;
+
+/// How many repositories are asked at once.
+const AT_ONCE: usize = 8;
+
+/// Who is asked.
+#[derive(Clone)]
+pub struct Ports {
+    /// For the heads of branches.
+    pub forge: Arc<dyn Forge>,
+    /// For the files at them.
+    pub source: Arc<dyn SourceHistory>,
+}
+
+/// Judges every declaration at the head of its branch against the contract at the head of `cluster/apps`. With `only`,
+/// what is told is about that app: all have to be read to know what is left for one.
+///
+/// # Errors
+/// When `only` is not registered; when `cluster/apps`, a head or a file cannot be read.
+pub async fn live(
+    apps: &AppsReader,
+    ports: &Ports,
+    only: Option<&AppName>,
+) -> Result<Declared, OperatorError> {
+    let apps = registered(apps, only).await?;
+    let judged = judged(&apps.registrations, &apps.contract, ports).await?;
+    Ok(told(judged, None, only))
+}
+
+/// The same, and against what the cluster really has.
+///
+/// # Errors
+/// As [`live`]; when it is not known which environment the cluster is; when the cluster does not answer.
+pub async fn against(
+    cluster: &Cluster,
+    apps: &AppsReader,
+    ports: &Ports,
+    only: Option<&AppName>,
+) -> Result<Declared, OperatorError> {
+    let apps = registered(apps, only).await?;
+    let Ok(Some(contract)) = &apps.contract else {
+        // Nothing can be compared before it is right.
+        let judged = judged(&apps.registrations, &apps.contract, ports).await?;
+        return Ok(told(judged, None, only));
+    };
+    let (environment, offer) = Site::environment(contract, cluster)?;
+    let read = read_all(&apps.registrations, ports).await?;
+    let site = Site {
+        contract,
+        environment,
+        offer,
+        subjects: &read.subjects,
+        registrations: &apps.registrations,
+        tree: &apps.tree,
+        settings: cluster.settings.as_ref(),
+    };
+    let seen = cluster.inventory.look(&site.wanted()).await?;
+    let (usage, found) = (usage(&site, &seen), site.findings(&seen));
+    let mut judged = read.judged(&apps.contract, &usage);
+    judged.findings.extend(found);
+    judged.findings.sort();
+    Ok(told(judged, Some(seen.requests), only))
+}
+
+/// `cluster/apps`, where `only` is registered if it is named.
+async fn registered(apps: &AppsReader, only: Option<&AppName>) -> Result<Arc<Apps>, OperatorError> {
+    let apps = apps.read().await?;
+    if let Some(name) = only {
+        lookup::app(&apps.registrations, name.as_str())?;
+    }
+    Ok(apps)
+}
+
+fn told(judged: Judged, requests: Option<usize>, only: Option<&AppName>) -> Declared {
+    let Judged { subjects, findings, waits } = judged;
+    let read = subjects.values().filter(|subject| matches!(subject.declares, Declares::All(_)));
+    let declared = Declared { declarations: read.count(), overlays: None, requests, findings, waits };
+    match only {
+        Some(app) => declared.about(app),
+        None => declared,
+    }
+}
+
+/// What every app declares, and how it stands to the contract.
+#[derive(Debug)]
+pub(crate) struct Judged {
+    /// The apps with what they declare.
+    pub(crate) subjects: BTreeMap<AppName, Subject>,
+    /// Everything that is wrong, by file and line.
+    pub(crate) findings: Vec<Finding>,
+    /// Why apps are left alone although nothing is wrong with them.
+    pub(crate) waits: BTreeMap<AppName, Vec<Wait>>,
+}
+
+/// Reads every declaration at the head of its branch and judges it against `contract`.
+///
+/// # Errors
+/// When a head or a file cannot be read.
+pub(crate) async fn judged(
+    registrations: &Registrations,
+    contract: &Result<Option<Contract>, Vec<Finding>>,
+    ports: &Ports,
+) -> Result<Judged, OperatorError> {
+    Ok(read_all(registrations, ports).await?.judged(contract, &Usage::default()))
+}
+
+/// What every app declares, and what is wrong with it by itself.
+struct ReadAll {
+    subjects: BTreeMap<AppName, Subject>,
+    findings: Vec<Finding>,
+}
+
+async fn read_all(registrations: &Registrations, ports: &Ports) -> Result<ReadAll, OperatorError> {
+    let registered: Vec<&App> = registrations.apps.values().collect();
+    let heads = heads(ports, &registered).await?;
+    let read = registered.iter().map(|app| subject(ports, app, &heads));
+    let read: Vec<(AppName, Subject, Vec<Finding>)> =
+        stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+    let mut all = ReadAll { subjects: BTreeMap::new(), findings: Vec::new() };
+    for (name, subject, findings) in read {
+        all.findings.extend(findings.into_iter().map(|finding| finding.concerning([name.clone()])));
+        all.subjects.insert(name, subject);
+    }
+    Ok(all)
+}
+
+impl ReadAll {
+    fn judged(self, contract: &Result<Option<Contract>, Vec<Finding>>, usage: &Usage) -> Judged {
+        let Self { subjects, findings: mut all } = self;
+        let mut waits = BTreeMap::new();
+        match contract {
+            Ok(Some(contract)) => {
+                let judgement = judge(contract, contract::FILE_NAME, &subjects, usage);
+                all.extend(judgement.findings);
+                waits = judgement.waits;
+            }
+            Ok(None) => all.extend(without_contract(&subjects)),
+            Err(findings) => {
+                // Nobody can be judged until it is right.
+                let everybody = declaring(&subjects);
+                all.extend(findings.iter().cloned().map(|finding| finding.concerning(everybody.clone())));
+            }
+        }
+        all.sort();
+        Judged { subjects, findings: all, waits }
+    }
+}
+
+fn declaring(subjects: &BTreeMap<AppName, Subject>) -> Vec<AppName> {
+    let declaring = subjects.iter().filter(|(_, subject)| subject.declares != Declares::Nothing);
+    declaring.map(|(app, _)| app.clone()).collect()
+}
+
+/// A cluster in which nobody declares anything needs no contract.
+fn without_contract(subjects: &BTreeMap<AppName, Subject>) -> Option<Finding> {
+    let declaring = declaring(subjects);
+    let what = "is missing, and apps declare what they need of it";
+    let remedy = "add it, docs/contract.yaml.example shows how";
+    (!declaring.is_empty()).then(|| Finding::of_file(contract::FILE_NAME, what, remedy).concerning(declaring))
+}
+
+type Heads = BTreeMap<(RepoName, BranchName), BranchHead>;
+
+/// Where the branches of the apps with a declaration point, each asked once.
+async fn heads(ports: &Ports, apps: &[&App]) -> PortResult<Heads> {
+    let with_declaration = apps.iter().map(|app| &app.source).filter(|source| source.declaration.is_some());
+    let branches: BTreeSet<(RepoName, BranchName)> =
+        with_declaration.map(|source| (source.repo.clone(), source.branch.clone())).collect();
+    let asked = branches.into_iter().map(|(repo, branch)| async move {
+        let head = ports.forge.branch_head(&repo, &branch).await?;
+        Ok(((repo, branch), head))
+    });
+    stream::iter(asked).buffered(AT_ONCE).try_collect().await
+}
+
+/// An app with what it declares, and what is wrong with that by itself.
+async fn subject(ports: &Ports, app: &App, heads: &Heads) -> PortResult<(AppName, Subject, Vec<Finding>)> {
+    let source = &app.source;
+    let head = heads.get(&(source.repo.clone(), source.branch.clone()));
+    let (declares, findings) = match (&source.declaration, head) {
+        (None, _) => (Declares::Nothing, Vec::new()),
+        (Some(path), Some(BranchHead::At(revision))) => read(ports, app, path, revision).await?,
+        (Some(_), Some(BranchHead::NoBranch | BranchHead::NoRepository) | None) => {
+            let what = format!("{} has no branch {} that can be read", source.repo, source.branch);
+            let registration = layout::registration_of(&app.name).to_string();
+            let remedy = "correct spec.source, or give fabrique's read token access";
+            (Declares::Unreadable, vec![Finding::of_file(registration, what, remedy)])
+        }
+    };
+    Ok((app.name.clone(), declared::subject(app, declares), findings))
+}
+
+async fn read(
+    ports: &Ports,
+    app: &App,
+    path: &RelPath,
+    revision: &Revision,
+) -> PortResult<(Declares, Vec<Finding>)> {
+    Ok(match ports.source.read_file(&app.source.repo, revision, path).await? {
+        None => declared::declares(app, revision, None),
+        Some(SourceFile { kind: FileKind::Symlink | FileKind::Submodule, .. }) => {
+            declared::declares_elsewhere(app)
+        }
+        Some(SourceFile { kind: FileKind::Regular | FileKind::Executable, content, .. }) => {
+            declared::declares(app, revision, Some(&content))
+        }
+    })
+}

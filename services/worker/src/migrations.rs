@@ -1,0 +1,288 @@
+//! Migrations, committed together with the image that needs them.
+
+use std::collections::BTreeSet;
+
+use fabrique_core::app::App;
+use fabrique_core::id::{Channel, EnvironmentName, Revision};
+use fabrique_core::verdict::Verdict;
+use fabrique_gitops::render::{Settings, migrations};
+use fabrique_gitops::{Refusal, Tree};
+use fabrique_observer::Apps;
+use fabrique_observer::migrations::wanted;
+use fabrique_ports::PortResult;
+use fabrique_ports::source::SourceHistory;
+
+use crate::writeback::{Proposal, Staged};
+
+/// Adds to each commit of an image what has to be run before it. An environment whose migrations cannot be had keeps
+/// none of its commits, and it is said why.
+pub(crate) async fn bring(
+    proposal: &mut Proposal,
+    source: &dyn SourceHistory,
+    (apps, tree): (&Apps, &Tree),
+    (app, revision): (&App, &Revision),
+    settings: &Settings,
+) -> PortResult<()> {
+    let of_image = |staged: &Staged| matches!(&staged.automatic, Some((_, Channel::Image, _)));
+    let (true, Ok(Some(contract))) = (proposal.staged.iter().any(of_image), &apps.contract) else {
+        return Ok(());
+    };
+    let wanted = match wanted(source, app, revision).await? {
+        Ok(None) => return Ok(()),
+        Ok(Some(wanted)) => Ok(wanted),
+        Err(finding) => Err(finding),
+    };
+    let mut stopped: BTreeSet<EnvironmentName> = BTreeSet::new();
+    for staged in std::mem::take(&mut proposal.staged) {
+        let Some((environment, channel, _)) = staged.automatic.clone() else {
+            proposal.staged.push(staged);
+            continue;
+        };
+        if stopped.contains(&environment) {
+            continue;
+        }
+        if channel != Channel::Image {
+            proposal.staged.push(staged);
+            continue;
+        }
+        let known = (&apps.registrations, contract);
+        let rendered = wanted
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|wanted| wanted.rendered(tree, known, (app, &environment), settings));
+        let planned = match rendered {
+            Ok(Some(file)) => migrations::along(staged.planned, tree, file),
+            Ok(None) => Ok(staged.planned),
+            Err(finding) => Err(Refusal::from(finding)),
+        };
+        match planned {
+            Ok(planned) => proposal.staged.push(Staged { planned, automatic: staged.automatic }),
+            Err(refusal) => {
+                let verdict = Verdict::Trouble(refusal.to_string());
+                proposal.refused.push((environment.clone(), Channel::Image, verdict));
+                stopped.insert(environment);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use fabrique_core::app::DeployedImage;
+    use fabrique_core::id::{AppName, Digest, ImageRepository, RelPath, RepoName};
+    use fabrique_core::memory::Committed;
+    use fabrique_core::relation::Relation;
+    use fabrique_core::time::Timestamp;
+    use fabrique_gitops::registration::SourceForm;
+    use fabrique_gitops::render::Destination;
+    use fabrique_gitops::render::migrations::Runner;
+    use fabrique_gitops::{Entry, Rules, plan};
+    use fabrique_ports::source::{ChangedPaths, FileKind, SourceFile};
+
+    use super::*;
+    use crate::testing::{self, runner};
+
+    /// A repository of which every revision has the same files.
+    struct Files(Vec<(&'static str, String)>);
+
+    impl Files {
+        fn file(name: &str, text: &str) -> SourceFile {
+            let (path, kind) = (RelPath::parse(name).unwrap(), FileKind::Regular);
+            SourceFile { path, kind, content: text.to_owned().into() }
+        }
+    }
+
+    #[async_trait]
+    impl SourceHistory for Files {
+        async fn prefetch(&self, _: &RepoName, _: &Revision) -> PortResult<()> {
+            Ok(())
+        }
+
+        async fn relation(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<Relation> {
+            Ok(Relation::Unknown)
+        }
+
+        async fn changed_paths(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<ChangedPaths> {
+            Ok(ChangedPaths::CannotTell)
+        }
+
+        async fn commit_time(&self, _: &RepoName, _: &Revision) -> PortResult<i64> {
+            Ok(0)
+        }
+
+        async fn read_directory(
+            &self,
+            _: &RepoName,
+            _: &Revision,
+            directory: &RelPath,
+        ) -> PortResult<Option<Vec<SourceFile>>> {
+            let below = format!("{directory}/");
+            let inside = self.0.iter().filter_map(|(name, text)| Some((name.strip_prefix(&below)?, text)));
+            Ok(Some(inside.map(|(name, text)| Self::file(name, text)).collect()))
+        }
+
+        async fn read_file(
+            &self,
+            _: &RepoName,
+            _: &Revision,
+            path: &RelPath,
+        ) -> PortResult<Option<SourceFile>> {
+            let found = self.0.iter().find(|(name, _)| *name == path.as_str());
+            Ok(found.map(|(name, text)| Self::file(name, text)))
+        }
+
+        async fn ancestors(&self, _: &RepoName, _: &Revision, _: &str) -> PortResult<Vec<Revision>> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn settings(runner: Option<Runner>) -> Settings {
+        testing::settings(SourceForm::Copy, "dagster", runner)
+    }
+
+    fn apps(contract: bool) -> Apps {
+        let registration = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  source: { repo: \
+                            atlas/citation, declaration: code-location.manifest.yaml, migrations: sql }\n  image: \
+                            registry:80/citation\n  environments: [{ name: prod }]\n";
+        let mut files = vec![
+            ("apps/citation/app.yaml", registration),
+            ("apps/citation/prod/deployment.yaml", "kind: Deployment\n"),
+        ];
+        if contract {
+            files.push(("contract.yaml", include_str!("../../../docs/contract.yaml.example")));
+        }
+        let files =
+            files.into_iter().map(|(path, text)| (RelPath::parse(path).unwrap(), Entry::regular(text)));
+        let rules = Rules { registries: vec!["registry:80".to_owned()] };
+        Apps::parse(Revision::parse(&"c".repeat(40)).unwrap(), files.collect(), &rules)
+    }
+
+    /// A commit of an image, and what became of it.
+    async fn brought(source: &Files, apps: &Apps, settings: &Settings) -> Proposal {
+        let app = &apps.registrations.apps[&AppName::parse("citation").unwrap()];
+        let revision = Revision::parse(&"a".repeat(40)).unwrap();
+        let image = DeployedImage {
+            repository: ImageRepository::parse("registry:80/citation").unwrap(),
+            digest: Digest::of(b"image"),
+            revision: revision.clone(),
+            version: None,
+            build: None,
+        };
+        let prod = EnvironmentName::parse("prod").unwrap();
+        let planned =
+            plan::deploy_image(&apps.tree, app, &prod, &image, None, Timestamp(0)).unwrap().unwrap();
+        let committed = Committed { commit: None, revision: revision.clone(), digest: None, key: None };
+        let automatic = Some((prod, Channel::Image, committed));
+        let mut proposal = Proposal { staged: vec![Staged { planned, automatic }], ..Proposal::default() };
+        bring(&mut proposal, source, (apps, &apps.tree), (app, &revision), settings).await.unwrap();
+        proposal
+    }
+
+    fn source(migrations: &str, more: &[(&'static str, &str)]) -> Files {
+        let declaration = format!(
+            "codeLocation: citation\nready: true\ncontractVersion: 3\ndependsOn:\n  database: [pgvector]\n  secrets: \
+             [pgvector-pg-auth]\n  migrations: [{migrations}]\n"
+        );
+        let mut files = vec![("code-location.manifest.yaml", declaration)];
+        files.extend(more.iter().map(|(name, text)| (*name, (*text).to_owned())));
+        Files(files)
+    }
+
+    fn paths(proposal: &Proposal) -> Vec<&str> {
+        proposal
+            .staged
+            .iter()
+            .flat_map(|staged| staged.planned.changes.iter().map(|(path, _)| path.as_str()))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn the_commit_of_an_image_brings_the_migrations_of_its_revision() {
+        let source =
+            source("001-a.sql", &[("sql/001-a.sql", "SELECT 1;\n"), ("sql/002-b.sql", "not declared")]);
+        let proposal = brought(&source, &apps(true), &settings(Some(runner()))).await;
+        let file = "migrations/prod/citation/migrations.yaml";
+        assert_eq!(paths(&proposal), ["apps/citation/prod/composition.yaml", file]);
+        let changes = &proposal.staged[0].planned.changes;
+        let (_, content) = changes.iter().find(|(path, _)| path.as_str() == file).unwrap();
+        let text = String::from_utf8_lossy(content.unwrap());
+        assert!(text.contains("001-a.sql: |2") && !text.contains("002-b.sql"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn an_image_whose_migrations_cannot_be_had_is_not_deployed() {
+        let there = [("sql/001-a.sql", "SELECT 1;\n")];
+        let why = async |source: &Files, settings: &Settings| {
+            let proposal = brought(source, &apps(true), settings).await;
+            assert!(proposal.staged.is_empty());
+            let [(_, Channel::Image, Verdict::Trouble(why))] = &proposal.refused[..] else {
+                panic!("{proposal:?}")
+            };
+            why.clone()
+        };
+        let missing = why(&source("002-b.sql", &there), &settings(Some(runner()))).await;
+        assert!(missing.contains("002-b.sql is not in sql at this revision"), "{missing}");
+        let nobody = why(&source("001-a.sql", &there), &settings(None)).await;
+        assert!(nobody.contains("set render.migrations.image"), "{nobody}");
+    }
+
+    #[tokio::test]
+    async fn migrations_that_are_taken_back_are_run_no_more() {
+        let broken = source("001-a.sql", &[("sql/001-a.sql", "SELEC 1;\n")]);
+        let first = brought(&broken, &apps(true), &settings(Some(runner()))).await;
+        let file = RelPath::parse("migrations/prod/citation/migrations.yaml").unwrap();
+        let text = |proposal: &Proposal| {
+            let mut changes = proposal.staged[0].planned.changes.iter();
+            let content = changes.find(|(path, _)| **path == file).and_then(|(_, content)| content.cloned());
+            content.map(|content| String::from_utf8(content.to_vec()).unwrap())
+        };
+        let broken = text(&first).unwrap();
+        let mut stands = apps(true);
+        let more = stands.tree.iter().map(|(path, entry)| (path.clone(), entry.clone()));
+        stands.tree = more.chain([(file.clone(), Entry::regular(broken))]).collect();
+        let none = text(&brought(&source("", &[]), &stands, &settings(Some(runner()))).await).unwrap();
+        assert!(
+            none.contains("order: \"\"") && none.contains("kind: Job") && !none.contains("SELEC"),
+            "{none}"
+        );
+        // What cannot be run any more, without its database, is left.
+        let nothing = Files(vec![(
+            "code-location.manifest.yaml",
+            "codeLocation: citation\nready: true\ncontractVersion: 3\n".to_owned(),
+        )]);
+        assert_eq!(text(&brought(&nothing, &stands, &settings(Some(runner()))).await), None);
+    }
+
+    #[tokio::test]
+    async fn two_environments_of_one_api_server_do_not_migrate_one_database() {
+        let mut both = apps(true);
+        let name = AppName::parse("citation").unwrap();
+        let app = both.registrations.apps.get_mut(&name).unwrap();
+        let mut test = app.environments[0].clone();
+        test.name = EnvironmentName::parse("test").unwrap();
+        app.environments.push(test.clone());
+        let mut settings = settings(Some(runner()));
+        settings
+            .destinations
+            .push(Destination { environment: test.name, ..settings.destinations[0].clone() });
+        let source = source("001-a.sql", &[("sql/001-a.sql", "SELECT 1;\n")]);
+        let refused = brought(&source, &both, &settings).await;
+        let [(_, Channel::Image, Verdict::Trouble(why))] = &refused.refused[..] else {
+            panic!("{refused:?}")
+        };
+        assert!(why.contains("prod and test are on one API server"), "{why}");
+        settings.destinations[1].server = "https://test.example.com:6443".to_owned();
+        assert_eq!(paths(&brought(&source, &both, &settings).await).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_app_that_declares_no_migration_is_deployed_as_ever() {
+        let none = brought(&source("", &[]), &apps(true), &settings(None)).await;
+        assert_eq!(paths(&none), ["apps/citation/prod/composition.yaml"]);
+        // Whether it may be deployed without a contract is judged elsewhere.
+        let without = brought(&source("001-a.sql", &[]), &apps(false), &settings(None)).await;
+        assert_eq!(paths(&without), ["apps/citation/prod/composition.yaml"]);
+    }
+}
