@@ -194,9 +194,10 @@ impl DeployedTwice {
 
     /// A person's edit, once every look that it wakes is over.
     async fn edit(&self, edit: impl Fn(String) -> String) {
-        let since = self.stage.wanted("citation").await.unwrap();
-        person_rewrites(&self.stage, COMPOSITION, edit).await;
-        self.stage.settled("citation", since).await.unwrap();
+        let commit = person_rewrites(&self.stage, COMPOSITION, edit).await;
+        // A wake alone may be the one of the commit before, which the forge still owed.
+        self.stage.delivered("cluster", "apps", &commit).await.unwrap();
+        self.stage.settled("citation", 0).await.unwrap();
     }
 
     async fn application(&self) -> String {

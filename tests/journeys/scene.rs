@@ -15,6 +15,8 @@ pub(crate) struct Scene {
     pub(crate) first: String,
     /// Where it all happens. `cluster/apps` has its webhook.
     pub(crate) stage: Stage,
+    /// The head of `cluster/apps` when it got its webhook.
+    unheard: Option<String>,
 }
 
 impl Scene {
@@ -43,8 +45,9 @@ impl Scene {
         stage.status_becomes(&app, &first, "success").await.unwrap();
         stage.settled(&app.options.name, 0).await.unwrap();
         stage.hook("atlas", &app.options.repo).await.unwrap();
+        let unheard = head_of_apps(&stage).await;
         stage.hook("cluster", "apps").await.unwrap();
-        Self { fabrique, app, first, stage }
+        Self { fabrique, app, first, stage, unheard }
     }
 
     /// The app's name.
@@ -52,8 +55,13 @@ impl Scene {
         &self.app.options.name
     }
 
-    /// Does something and waits until the app was woken by it and has settled.
+    /// Does something and waits until the app was woken by it and has settled. The forge tells late of what was
+    /// committed before: that wake has to be past, or it would be taken for this one.
     pub(crate) async fn settles_after<T>(&self, what: impl Future<Output = T>) -> T {
+        let head = head_of_apps(&self.stage).await;
+        if let Some(head) = head.filter(|head| Some(head) != self.unheard.as_ref()) {
+            self.stage.delivered("cluster", "apps", &head).await.unwrap();
+        }
         let since = self.stage.wanted(self.name()).await.unwrap();
         let done = what.await;
         self.stage.settled(self.name(), since).await.unwrap();
@@ -77,6 +85,10 @@ pub(crate) fn watching_the_message() -> AppOptions {
     AppOptions { watch: vec!["message".to_owned()], ..AppOptions::named("citation") }
 }
 
+async fn head_of_apps(stage: &Stage) -> Option<String> {
+    stage.bed.gitea().head("cluster", "apps", "main").await.unwrap()
+}
+
 /// A stage on which `fabrique all` runs and nothing is registered.
 pub(crate) async fn running(builder: StageBuilder) -> (Stage, Fabrique) {
     let stage = crate::started(builder).await;
@@ -84,12 +96,13 @@ pub(crate) async fn running(builder: StageBuilder) -> (Stage, Fabrique) {
     (stage, fabrique)
 }
 
-/// Rewrites a file of `cluster/apps` as a person does, and pushes.
-pub(crate) async fn person_rewrites(stage: &Stage, path: &str, rewrite: impl FnOnce(String) -> String) {
+/// Rewrites a file of `cluster/apps` as a person does, and pushes; the commit.
+pub(crate) async fn person_rewrites(stage: &Stage, path: &str, rewrite: impl FnOnce(String) -> String) -> String {
     let apps = stage.clone_apps().await.unwrap();
     rewrite_in(&apps, path, rewrite).await;
-    apps.commit(&format!("Edit {path} by hand")).await.unwrap();
+    let commit = apps.commit(&format!("Edit {path} by hand")).await.unwrap();
     apps.push().await.unwrap();
+    commit
 }
 
 /// Rewrites a file of a clone.

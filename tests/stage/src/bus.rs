@@ -188,6 +188,18 @@ impl Stage {
         .await
     }
 
+    /// Waits until the push of a commit was answered: every app that it wakes has its wake.
+    ///
+    /// # Errors
+    /// When it is not in a minute.
+    pub async fn delivered(&self, org: &str, repo: &str, commit: &str) -> Result<()> {
+        let filter = format!("fabrique.delivery.{org}.{repo}");
+        wait_until(&format!("the push of {commit} to {org}/{repo} to be answered"), DEPLOYED, || async {
+            self.events(&filter).await.ok()?.iter().any(|told| told["after"] == commit).then_some(())
+        })
+        .await
+    }
+
     /// What a build printed.
     ///
     /// # Errors
