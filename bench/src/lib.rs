@@ -12,12 +12,14 @@
 //! | durable acknowledgements | `acknowledge` | bare JetStream publishes |
 //! | a sweep with nothing to do | `sweep` | a bound |
 //! | memory and size | `footprint` | bounds |
+//! | `validate` and `render` over declared apps | `declared` | bounds |
 //!
 //! This crate sees fabrique from outside only: its binary, its webhook, its log and what it leaves on the
 //! servers. It must not link any of fabrique's own code, or it would measure something else.
 
 mod acknowledge;
 mod arms;
+mod declared;
 mod fleet;
 mod footprint;
 pub mod hook;
@@ -57,6 +59,9 @@ pub struct Options {
     /// Registered apps of the fleet that is swept and delivered to.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=2000))]
     pub apps: u32,
+    /// Apps that declare what they need, for `validate` and `render`.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=2000))]
+    pub declared: u32,
     /// Deliveries of one run of the receiver, and before memory is read.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub deliveries: u32,
@@ -78,6 +83,8 @@ pub enum Subject {
     Footprint,
     /// Durable acknowledgements of the receiver.
     Acknowledge,
+    /// `validate` and `render` over many apps.
+    Declared,
 }
 
 impl Options {
@@ -108,6 +115,9 @@ pub async fn run(options: &Options) -> Result<Report> {
         if options.wants(Subject::Acknowledge) {
             figures.extend(Box::pin(acknowledge::measure(options, &fleet)).await?);
         }
+    }
+    if options.wants(Subject::Declared) {
+        figures.push(Box::pin(declared::measure(options, &binary)).await?);
     }
     Ok(Report { machine: Machine::here(), rounds: options.rounds, figures })
 }

@@ -1,10 +1,14 @@
 //! fabrique's processes, seen from outside.
 
 use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use fabrique_bed::{Peer, Program};
 use fabrique_stage::Stage;
+use tokio::process::Command;
+use tokio::time::MissedTickBehavior;
 
 /// The resident memory of one of them, in MB.
 pub(crate) fn resident_of(peer: &Peer) -> Result<f64> {
@@ -16,11 +20,59 @@ pub(crate) fn resident_of(peer: &Peer) -> Result<f64> {
 /// # Errors
 /// When there is none.
 pub fn resident(pid: u32) -> Result<f64> {
+    memory(pid, "VmRSS:")
+}
+
+/// A line of a process's status, in MB.
+fn memory(pid: u32, name: &str) -> Result<f64> {
     let status =
         std::fs::read_to_string(format!("/proc/{pid}/status")).context("reading a process's status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().context("VmRSS")?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
+    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().with_context(|| name.to_owned())?;
     Ok(kibibytes * 1024.0 / 1e6)
+}
+
+/// A command that ran to its end.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// Whether it ended with 0.
+    pub(crate) succeeded: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    /// From its start to its end.
+    pub(crate) seconds: f64,
+    /// Its largest resident size, in MB, as it was some milliseconds before its end.
+    pub(crate) peak: f64,
+}
+
+/// Runs a command to its end, and watches its memory.
+pub(crate) async fn measured(mut command: Command) -> Result<Ran> {
+    /// The kernel keeps the largest size; it has to be read while the process is there.
+    const EVERY: Duration = Duration::from_millis(2);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let begun = Instant::now();
+    let child = command.spawn().context("starting fabrique")?;
+    let pid = child.id().context("a process without an id")?;
+    let mut ended = Box::pin(child.wait_with_output());
+    let mut look = tokio::time::interval(EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut peak = 0.0;
+    let output = loop {
+        tokio::select! {
+            output = &mut ended => break output.context("waiting for fabrique")?,
+            // Between its end and its reaping a process has no memory.
+            _ = look.tick() => peak = memory(pid, "VmHWM:").unwrap_or(peak),
+        }
+    };
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok(Ran {
+        succeeded: output.status.success(),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+        seconds: begun.elapsed().as_secs_f64(),
+        peak,
+    })
 }
 
 /// Starts `fabrique reconcile --every <every>`, with a log in JSON.

@@ -10,14 +10,14 @@ use serde_json::Value;
 fn one_round_of_every_figure_prints_valid_json() {
     let bench = env!("CARGO_BIN_EXE_fabrique-bench");
     let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join("smoke.json");
-    let arguments = ["--rounds", "1", "--apps", "12", "--deliveries", "24", "--json"];
+    let arguments = ["--rounds", "1", "--apps", "12", "--declared", "12", "--deliveries", "24", "--json"];
 
     let output = Command::new(bench).args(arguments).arg(&json).output().unwrap();
 
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let figures = report["figures"].as_array().unwrap();
-    assert_eq!(figures.len(), 6, "{report:#}");
+    assert_eq!(figures.len(), 7, "{report:#}");
     for figure in figures {
         for series in figure["series"].as_array().unwrap() {
             let samples = series["samples"].as_array().unwrap();
