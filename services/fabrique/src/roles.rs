@@ -17,6 +17,7 @@ use crate::ambient::System;
 use crate::builders::Builders;
 use crate::config::Role;
 use crate::metrics::Metrics;
+use crate::people::Complaint;
 use crate::subscriptions::RegisteredApps;
 use crate::wiring::Adapters;
 
@@ -142,7 +143,10 @@ pub(crate) async fn checked_bus(adapters: &Adapters, role: Role) -> anyhow::Resu
             tracing::warn!(remedy = finding.remedy, "{}", finding.what);
         }
     }
-    anyhow::ensure!(fatal.is_empty(), "the bus is not ready: {}", fatal.join("; "));
+    if !fatal.is_empty() {
+        // As `init` ends on the same findings.
+        return Err(Complaint::findings(format!("the bus is not ready: {}", fatal.join("; "))).into());
+    }
     Ok(bus)
 }
 
@@ -190,8 +194,10 @@ fn worker_config(adapters: &Adapters) -> WorkerConfig {
 }
 
 async fn listen(key: &str, address: &str) -> anyhow::Result<TcpListener> {
-    let parsed: SocketAddr =
-        address.parse().with_context(|| format!("{key}: {address:?} is not an address like 0.0.0.0:8080"))?;
+    // The configuration was checked.
+    let parsed: SocketAddr = address
+        .parse()
+        .map_err(|_| Complaint::usage(format!("{key}: {address:?} is not an address like 0.0.0.0:8080")))?;
     let listener = TcpListener::bind(parsed).await;
     let listener = listener.with_context(|| format!("{key}: cannot listen on {address}; is it in use?"))?;
     tracing::info!(%address, "listening");

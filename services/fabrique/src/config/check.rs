@@ -1,6 +1,7 @@
 //! What types cannot check: keys that belong together, addresses, bounds.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use fabrique_core::id::{BranchName, RepoName};
 use figment::error::Kind as FigmentKind;
@@ -71,6 +72,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     check_peers(config, &mut problems);
     check_receiver(config, &mut problems);
     check_work(config, &mut problems);
+    check_listeners(config, &mut problems);
     render::check(config, &mut problems);
     check_bounds(config, &mut problems);
     problems.0
@@ -155,6 +157,24 @@ fn check_work(config: &Config, problems: &mut Problems) {
         let address = daemon.address.starts_with("tcp://") || daemon.address.starts_with("unix:///");
         problems.need(address, &key("address"), "neither tcp:// nor unix:///", "write tcp://host:1234");
         problems.need(!daemon.name.is_empty(), &key("name"), "empty", "give each daemon a name");
+    }
+}
+
+/// Where to listen. A role finds out what is wrong with it only once it has spoken to its peers.
+fn check_listeners(config: &Config, problems: &mut Problems) {
+    let addresses = [
+        ("receiver.listen", Some(&config.receiver.listen)),
+        ("worker.listen", config.worker.listen.as_ref()),
+        ("reconciler.listen", config.reconciler.listen.as_ref()),
+    ];
+    for (key, address) in addresses {
+        let parsed = address.is_none_or(|address| address.parse::<SocketAddr>().is_ok());
+        problems.need(
+            parsed,
+            key,
+            "not an IP address with a port",
+            "write one like 0.0.0.0:8080 or [::]:8080",
+        );
     }
 }
 

@@ -69,6 +69,31 @@ fn a_certificate_to_show_to_daemons_that_nobody_vouches_for_is_a_mistake() {
 }
 
 #[test]
+fn where_to_listen_is_an_ip_address_with_a_port() {
+    let told = |text: &str| {
+        let problems = loaded(text).err().unwrap_or_default();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for good in ["127.0.0.1:8080", "0.0.0.0:0", "[::]:8080"] {
+        let every = format!("{{ listen: '{good}' }}");
+        assert_eq!(
+            told(&format!("receiver: {every}\nworker: {every}\nreconciler: {every}\n")),
+            [""; 0],
+            "{good}"
+        );
+    }
+    for wrong in ["8080", ":8080", "127.0.0.1", "localhost:8080", "http://0.0.0.0:8080", "0.0.0.0:65536", ""]
+    {
+        for section in ["receiver", "worker", "reconciler"] {
+            let expected = format!(
+                "{section}.listen: not an IP address with a port (write one like 0.0.0.0:8080 or [::]:8080)"
+            );
+            assert_eq!(told(&format!("{section}: {{ listen: '{wrong}' }}\n")), [expected], "{wrong}");
+        }
+    }
+}
+
+#[test]
 fn the_workers_defaults_are_said_once() {
     let config = loaded("").unwrap();
     let bounds = fabrique_worker::Bounds::default();

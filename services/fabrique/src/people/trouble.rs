@@ -20,6 +20,11 @@ impl Complaint {
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, text: text.into() }
     }
+
+    /// It was looked, and what is there is not as it has to be.
+    pub(crate) fn findings(text: impl Into<String>) -> Self {
+        Self { exit: Exit::Findings, text: text.into() }
+    }
 }
 
 /// Says what went wrong and how the process ends. A reader that is gone is nothing to talk about.
@@ -90,6 +95,7 @@ mod tests {
         assert_eq!(exit(&OperatorError::Port(unreachable()).into()), Exit::Unreachable);
         assert_eq!(exit(&OperatorError::UnknownBuild("x".to_owned()).into()), Exit::Usage);
         assert_eq!(exit(&Complaint::usage("no").into()), Exit::Usage);
+        assert_eq!(exit(&Complaint::findings("no").into()), Exit::Findings);
         assert_eq!(exit(&anyhow::anyhow!("something else")), Exit::Findings);
     }
 

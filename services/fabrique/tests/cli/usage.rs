@@ -59,6 +59,16 @@ async fn every_mistake_of_the_configuration_is_told_with_its_key_and_the_remedy(
 }
 
 #[tokio::test]
+async fn a_role_that_cannot_listen_as_configured_says_so_before_it_asks_any_server() {
+    let said = with_config(&format!("{GOOD}receiver: {{ listen: '8080' }}\n"), &["receiver"]).await;
+    said.refused(2, "receiver.listen: not an IP address with a port");
+    for (section, command) in [("worker", "worker"), ("reconciler", "reconcile")] {
+        let text = format!("{GOOD}{section}: {{ listen: 'localhost:9102' }}\n");
+        with_config(&text, &[command]).await.refused(2, &format!("{section}.listen: "));
+    }
+}
+
+#[tokio::test]
 async fn validate_tells_mistakes_of_the_configuration_as_its_result() {
     let text = "gitea: { url: ftp://gitea }\nnats: { servers: [x] }\nregistry: { allowed: [r] }\n";
     let said = with_config(text, &["validate", "-o", "json"]).await;
