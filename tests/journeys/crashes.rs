@@ -3,6 +3,8 @@
 //! Whatever the step: in the end there is one automatic commit, and it carries the digest that the registry
 //! serves.
 
+use std::time::{Duration, Instant};
+
 use fabrique_bed::wait_until;
 use fabrique_stage::{AppOptions, Fabrique, Gate, Moment, SampleApp, Stage};
 
@@ -243,6 +245,27 @@ async fn a_worker_frozen_for_a_whole_build_finds_that_another_did_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_frozen_before_its_pending_status_leaves_the_final_one_of_another() {
+    const PENDING_AFTER: Duration = Duration::from_secs(8);
+    let stage = crate::stage().await;
+    let worker = stage.worker_with(&[("FABRIQUE_WORKER__PENDING_AFTER", "8s")]).await.unwrap();
+    let receiver = stage.receiver().await.unwrap();
+    let app = SampleApp::create(&stage, AppOptions::named("citation")).await.unwrap();
+    let scene = Scene { worker, _receiver: receiver, app, gate: Gate::new(), stage };
+    let revision = scene.push().await;
+    scene.worker.logs(1, BUILDING).await.unwrap();
+    let building = Instant::now();
+    scene.worker.peer.pause().unwrap();
+    let _second = scene.taken_over(&revision).await;
+    scene.stage.status_becomes(&scene.app, &revision, "success").await.unwrap();
+    // Its pending status is due when it goes on.
+    tokio::time::sleep_until((building + PENDING_AFTER).into()).await;
+    scene.worker.peer.resume().unwrap();
+    noticed(&scene.worker).await;
+    scene.stage.status_becomes(&scene.app, &revision, "success").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_frozen_before_its_commit_writes_nothing_stale() {
     let scene = Scene::set().await;
     let revision = scene.push_and_record().await;
@@ -308,7 +331,7 @@ async fn a_fabrique_killed_again_and_again_commits_every_newest_revision_once() 
     for number in 0..PUSHES {
         newest = app.push(&format!("push {number}")).await.unwrap();
         // From the delivery to well behind the commit, in steps that meet every moment between.
-        let life = std::time::Duration::from_millis(60 + 110 * number as u64);
+        let life = Duration::from_millis(60 + 110 * number as u64);
         tokio::time::sleep(life).await;
         fabrique.peer.kill9().await.unwrap();
         fabrique.peer.start_again().await.unwrap();

@@ -208,6 +208,33 @@ async fn a_dead_letter_is_listed_read_and_replayed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_no_daemon_takes_waits_for_one_and_is_no_dead_letter() {
+    let settings = Settings { max_attempts: 2, dead_letter_rest: "1h".to_owned(), ..Settings::default() };
+    let stage = crate::started(Stage::builder().settings(settings)).await;
+    let daemon = stage.bed.buildkit(0).peer();
+    daemon.kill9().await.unwrap();
+    let _worker = stage.worker_with(&[("FABRIQUE_WORKER__PATIENCE", "500ms")]).await.unwrap();
+    let _receiver = stage.receiver().await.unwrap();
+    let app = SampleApp::create(&stage, AppOptions::named("citation")).await.unwrap();
+    let revision = app.push("for later").await.unwrap();
+    wait_until("more waits than there are attempts", LONG, || async {
+        let builds = stage.builds("citation").await.ok()?;
+        (builds.iter().filter(|build| build.ended.is_some()).count() > 3).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(stage.json(&["dlq"]).await.unwrap(), json!([]));
+    let waits = wait_until("the committer to be told what it waits for", LONG, || async {
+        let status = stage.status("citation", &revision, "citation").await.ok()??;
+        (status.state == "pending" && status.description.contains("waits for a builder")).then_some(status)
+    });
+    assert!(waits.await.unwrap().description.contains("no daemon answers"));
+
+    daemon.start_again().await.unwrap();
+    stage.committed_once(&app, &revision).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_app_that_is_unregistered_during_its_build_is_not_deployed_and_not_called_deployed() {
     let scene = Scene::set().await;
     scene.stage.hook("cluster", "apps").await.unwrap();

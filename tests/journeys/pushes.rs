@@ -213,6 +213,8 @@ async fn a_failing_step_is_told_once_and_the_next_push_succeeds() {
     let builds = stage.builds("citation").await.unwrap();
     assert_eq!(builds.len(), 1, "a failure of the source is not tried again: {builds:?}");
     assert!(stage.log(&builds[0].id).await.unwrap().contains("preparing"), "the log has the step's output");
+    let (_, why, _) = stage.try_command(&["why", "citation"]).await.unwrap();
+    assert!(why.contains("| preparing"), "{why}");
 
     let fixed = app.push_steps("RUN echo fine\nCOPY message /message").await.unwrap();
     stage.committed_once(&app, &fixed).await.unwrap();

@@ -97,7 +97,11 @@ pub(crate) async fn running(builder: StageBuilder) -> (Stage, Fabrique) {
 }
 
 /// Rewrites a file of `cluster/apps` as a person does, and pushes; the commit.
-pub(crate) async fn person_rewrites(stage: &Stage, path: &str, rewrite: impl FnOnce(String) -> String) -> String {
+pub(crate) async fn person_rewrites(
+    stage: &Stage,
+    path: &str,
+    rewrite: impl FnOnce(String) -> String,
+) -> String {
     let apps = stage.clone_apps().await.unwrap();
     rewrite_in(&apps, path, rewrite).await;
     let commit = apps.commit(&format!("Edit {path} by hand")).await.unwrap();

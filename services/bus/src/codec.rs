@@ -246,6 +246,7 @@ fn changed(phase: &BuildPhase) -> v1::BuildChanged {
                 FailureKind::Environment => v1::FailureKind::Environment,
                 FailureKind::Infrastructure => v1::FailureKind::Infrastructure,
                 FailureKind::Cancelled => v1::FailureKind::Cancelled,
+                FailureKind::Unplaced => v1::FailureKind::Unplaced,
             };
             let message = Some(text(message));
             v1::BuildChanged { failure: failure.into(), message, ..with(v1::BuildPhase::Failed) }
@@ -281,6 +282,7 @@ fn phase(m: &v1::BuildChanged) -> Result<BuildPhase, NotAnEvent> {
                 v1::FailureKind::Environment => FailureKind::Environment,
                 v1::FailureKind::Infrastructure => FailureKind::Infrastructure,
                 v1::FailureKind::Cancelled => FailureKind::Cancelled,
+                v1::FailureKind::Unplaced => FailureKind::Unplaced,
                 v1::FailureKind::Unspecified => return Err(NotAnEvent::Phase("failed", "its kind")),
             };
             BuildPhase::Failed { kind, message: message() }

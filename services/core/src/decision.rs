@@ -415,6 +415,9 @@ impl fmt::Display for Reason {
                     "failed by its source: {message}; a newer revision or `fabrique retry` starts again"
                 )
             }
+            Reason::Failed { kind: FailureKind::Unplaced, message, .. } => {
+                write!(f, "waits for a builder: {message}")
+            }
             Reason::Failed { message, attempts, dead: false, .. } => {
                 write!(f, "attempt {attempts} failed and is tried again: {message}")
             }

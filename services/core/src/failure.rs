@@ -18,6 +18,9 @@ pub enum FailureKind {
     Environment,
     /// What it needed: forge, registry, bus or daemon unreachable. The same build passes later.
     Infrastructure,
+    /// No builder took it: all are busy, or none can be made. Nothing was tried, so it counts as no attempt and
+    /// waits for as long as that lasts.
+    Unplaced,
     /// A person cancelled it. It stays cancelled until a newer target or `retry`.
     Cancelled,
 }
@@ -27,8 +30,20 @@ impl FailureKind {
     #[must_use]
     pub fn retryable(self) -> bool {
         match self {
-            FailureKind::Environment | FailureKind::Infrastructure => true,
+            FailureKind::Environment | FailureKind::Infrastructure | FailureKind::Unplaced => true,
             FailureKind::Source | FailureKind::Cancelled => false,
+        }
+    }
+
+    /// Whether it is one of the attempts that a build has.
+    #[must_use]
+    pub fn counts(self) -> bool {
+        match self {
+            FailureKind::Source
+            | FailureKind::Environment
+            | FailureKind::Infrastructure
+            | FailureKind::Cancelled => true,
+            FailureKind::Unplaced => false,
         }
     }
 
@@ -39,6 +54,7 @@ impl FailureKind {
             FailureKind::Source => "source",
             FailureKind::Environment => "environment",
             FailureKind::Infrastructure => "infrastructure",
+            FailureKind::Unplaced => "unplaced",
             FailureKind::Cancelled => "cancelled",
         }
     }
@@ -64,7 +80,10 @@ pub struct Failure {
     pub kind: FailureKind,
     /// One sentence for people.
     pub message: String,
-    /// How many attempts at this key failed, this one included.
+    /// The last lines that the failing step printed, oldest first, where it was a step.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log_tail: Vec<String>,
+    /// How many attempts at this key failed, this one included where it counts.
     pub attempts: u32,
     /// When.
     pub at: Timestamp,

@@ -46,6 +46,8 @@ pub struct Attempt {
     pub kind: FailureKind,
     /// One sentence for people.
     pub message: String,
+    /// The last lines that the failing step printed.
+    pub log_tail: Vec<String>,
 }
 
 impl Policy {
@@ -60,11 +62,14 @@ impl Policy {
         jitter: f64,
     ) -> Failure {
         let earlier = previous.filter(|p| p.key == attempt.key).map_or(0, |p| p.attempts);
-        let attempts = earlier.saturating_add(1);
-        let dead = attempt.kind.retryable() && attempts >= self.max_attempts;
+        let counts = attempt.kind.counts();
+        let attempts = earlier.saturating_add(counts.into());
+        let dead = attempt.kind.retryable() && counts && attempts >= self.max_attempts;
         let rest = match (attempt.kind.retryable(), dead) {
             (false, _) => Duration::ZERO,
             (true, true) => self.dead_letter_rest,
+            // It has waited already: what it is given back for is that others have their turn.
+            (true, false) if !counts => self.backoff(1, jitter),
             (true, false) => self.backoff(attempts, jitter),
         };
         Failure {
@@ -73,6 +78,7 @@ impl Policy {
             build: attempt.build,
             kind: attempt.kind,
             message: attempt.message,
+            log_tail: attempt.log_tail,
             attempts,
             at: now,
             not_before: now.after(rest),

@@ -113,6 +113,8 @@ pub struct FailureStatus {
     pub kind: FailureKind,
     /// One sentence.
     pub message: String,
+    /// The last lines that the failing step printed, oldest first.
+    pub log_tail: Vec<String>,
     /// The revision.
     pub revision: Revision,
     /// The attempt, where it got that far.
@@ -140,6 +142,7 @@ impl From<&Failure> for FailureStatus {
         Self {
             kind: failure.kind,
             message: failure.message.clone(),
+            log_tail: failure.log_tail.clone(),
             revision: failure.revision.clone(),
             build: failure.build.clone(),
             attempts: failure.attempts,

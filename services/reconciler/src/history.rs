@@ -171,6 +171,7 @@ mod tests {
             build: Some(build()),
             kind: FailureKind::Source,
             message: "exit code 2".to_owned(),
+            log_tail: Vec::new(),
             attempts: 1,
             at: NOW,
             not_before: NOW,

@@ -79,6 +79,15 @@ impl Announcer {
     }
 }
 
+/// How what nothing follows is tried again while the bus does not answer.
+pub(crate) fn last_word() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_jitter()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(10))
+        .with_max_times(RETRIES)
+}
+
 /// Notes where a build stands. Its end is tried again for a minute while the bus does not answer: nothing follows
 /// that would correct what the history shows. What else is to be told waits meanwhile, as it could not be told either.
 async fn noted<F>(entry: &BuildEntry, put: impl FnMut() -> F) -> PortResult<()>
@@ -86,12 +95,7 @@ where
     F: Future<Output = PortResult<()>>,
 {
     let attempts = if entry.phase.is_final() { RETRIES } else { 0 };
-    let patient = ExponentialBuilder::default()
-        .with_jitter()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(Duration::from_secs(10))
-        .with_max_times(attempts);
-    put.retry(patient)
+    put.retry(last_word().with_max_times(attempts))
         .when(PortError::transient)
         .notify(|error, wait| {
             let (build, wait_ms) = (&entry.build, wait.as_millis());

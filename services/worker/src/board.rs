@@ -110,12 +110,13 @@ impl BoardView {
             .collect()
     }
 
-    /// When the next lease dies unless it is renewed, apart from those of apps to `skip`.
+    /// When the next lease that lives dies unless it is renewed, apart from those of apps to `skip`.
     pub(crate) fn next_expiry(&self, lease: Duration, skip: impl Fn(&AppName) -> bool) -> Option<Duration> {
         self.lock()
             .iter()
             .filter(|(app, seen)| seen.record.holder.is_some() && !skip(app))
             .map(|(_, seen)| lease.saturating_sub(seen.since.elapsed()))
+            .filter(|left| !left.is_zero())
             .min()
     }
 
@@ -141,5 +142,32 @@ impl BoardView {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<AppName, Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn held(view: &BoardView, app: &str, ago: Duration) {
+        let app = AppName::parse(app).unwrap();
+        let record = WorkRecord { holder: Some("bk".to_owned()), ..WorkRecord::default() };
+        view.apply(BoardChange::Work { app: app.clone(), record, revision: 1 });
+        if let Some(seen) = view.lock().get_mut(&app) {
+            seen.since = Instant::now().checked_sub(ago).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_dead_already_is_nothing_to_wake_up_for() {
+        let view = BoardView::new();
+        held(&view, "citation", LEASE * 2);
+        assert_eq!(view.next_expiry(LEASE, |_| false), None);
+        held(&view, "ledger", LEASE / 2);
+        let left = view.next_expiry(LEASE, |_| false).unwrap();
+        assert!(!left.is_zero() && left <= LEASE / 2, "{left:?}");
+        assert_eq!(view.next_expiry(LEASE, |app| app.as_str() == "ledger"), None);
     }
 }

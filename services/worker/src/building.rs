@@ -25,7 +25,7 @@ use crate::logging::BuildLog;
 use crate::pending::Pending;
 use crate::session::{Context, Session};
 use crate::status;
-use crate::statuses::open_status;
+use crate::statuses::{self, open_status};
 use crate::writeback::Image;
 
 /// How an attempt ended.
@@ -158,8 +158,12 @@ impl Build {
     async fn announce_pending(&self, session: &Session, app: &App) {
         let status = status::pending(&app.name, &self.reason, session.context.config.link.clone());
         let (context, revision) = (Arc::clone(&session.context), self.entry.revision.clone());
-        let (name, repo) = (app.name.clone(), app.source.repo.clone());
+        let (name, repo, fence) = (app.name.clone(), app.source.repo.clone(), session.lease.fence());
         let pending = Pending::after(context.config.bounds.pending_after, async move {
+            // A worker that was stopped meanwhile would hide how its successor's build ended.
+            if !statuses::may_set(&name, &fence).await {
+                return;
+            }
             if let Err(error) = context.ports.forge.set_status(&repo, &revision, &status).await {
                 tracing::warn!(app = %name, %error, "the pending status was not set");
             }
@@ -182,7 +186,9 @@ impl Build {
         let (placed, epoch) = tokio::join!(place, epoch);
         let lease = match placed? {
             None => return Ok(BuildOutcome::Cancelled),
-            Some(Placed::Full(why)) => return Ok(BuildOutcome::Failed(infrastructure(why))),
+            Some(Placed::Full(why)) => {
+                return Ok(BuildOutcome::Failed(BuildFailure::new(FailureKind::Unplaced, why)));
+            }
             Some(Placed::Lease(lease)) => lease,
         };
         self.entry.daemon = Some(lease.daemon.to_string());
@@ -236,6 +242,12 @@ impl Build {
                 (Ok(BuildOutcome::Failed(failure)), condition)
             }
             Ok(outcome) => (Ok(outcome), Condition::Clean),
+            // It was lost before the build began: its end tells as much as that of one that was at work.
+            Err(error) if error.transient() => {
+                let failure = from_port(&error);
+                let autopsy = context.ports.placement.autopsy(&lease.daemon, &failure).await;
+                (Ok(BuildOutcome::Failed(explain(failure, &lease.daemon.name, autopsy))), Condition::Doubt)
+            }
             Err(error) => (Err(error), Condition::Doubt),
         };
         context.ports.placement.release(lease, condition).await;
@@ -290,6 +302,7 @@ impl Build {
             build: Some(self.entry.build.clone()),
             kind: failure.kind,
             message: failure.message.clone(),
+            log_tail: remembered(failure.log_tail),
         };
         let (now, jitter, policy) =
             (context.ambient.now(), context.ambient.jitter(), context.observer.policy().clone());
@@ -512,6 +525,20 @@ fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy) -> BuildFa
     failure
 }
 
+/// As much of a failing step's last lines as is worth a place in the app's memory.
+fn remembered(mut tail: Vec<String>) -> Vec<String> {
+    const LINES: usize = 12;
+    const CHARS: usize = 300;
+    let mut tail = tail.split_off(tail.len().saturating_sub(LINES));
+    for line in &mut tail {
+        if let Some((end, _)) = line.char_indices().nth(CHARS) {
+            line.truncate(end);
+            line.push('…');
+        }
+    }
+    tail
+}
+
 fn infrastructure(message: String) -> BuildFailure {
     BuildFailure::new(FailureKind::Infrastructure, message)
 }
@@ -522,4 +549,19 @@ fn from_port(error: &PortError) -> BuildFailure {
 
 fn bad_id(error: &InvalidId) -> PortError {
     PortError::new(Peer::Builder, Fault::Unexpected, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_steps_last_lines_the_last_are_remembered_and_long_ones_cut() {
+        let lines = (0..40).map(|n| format!("{n} {}", "é".repeat(400))).collect();
+        let kept = remembered(lines);
+        assert_eq!(kept.len(), 12);
+        assert!(kept[0].starts_with("28 é") && kept[11].starts_with("39 é"), "{kept:?}");
+        assert!(kept.iter().all(|line| line.chars().count() == 301 && line.ends_with('…')));
+        assert_eq!(remembered(vec!["short".to_owned()]), ["short"]);
+    }
 }

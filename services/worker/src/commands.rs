@@ -191,6 +191,7 @@ async fn cancel(context: &Context, request: &Request, memory: &AppMemory) -> Por
                 build: Some(running.build.clone()),
                 kind: FailureKind::Cancelled,
                 message: message.clone(),
+                log_tail: Vec::new(),
                 attempts: 1,
                 at: now,
                 not_before: now,

@@ -69,7 +69,7 @@ pub struct Bounds {
     pub lease: Duration,
     /// How many apps are looked at at once, builds not counted.
     pub looks: usize,
-    /// How long a build waits for a place before the attempt counts as failed.
+    /// How long a build waits for a place before it gives others their turn; it counts as no attempt.
     pub patience: Duration,
     /// The first wait after a peer did not answer; it doubles.
     pub backoff_base: Duration,

@@ -3,8 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use backon::Retryable as _;
 use fabrique_core::id::{BuildId, Digest};
 use fabrique_core::time::Timestamp;
+use fabrique_ports::PortError;
 use fabrique_ports::builder::{Progress, ProgressSink};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::egress::{Egress, Fetch, Fetched};
@@ -12,7 +14,7 @@ use fabrique_ports::records::Logs;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::announce::Announcer;
+use crate::announce::{Announcer, last_word};
 use crate::measure;
 
 /// Lines that may wait to be stored. A build that prints faster than the store takes loses lines, never
@@ -130,7 +132,58 @@ async fn write(build: BuildId, logs: Arc<dyn Logs>, mut queue: mpsc::Receiver<St
             tokio::time::sleep(LINGER).await;
         }
     }
-    if let Err(error) = logs.close_log(&build).await {
+    // Whoever follows the log waits for it.
+    let close = || logs.close_log(&build);
+    if let Err(error) = close.retry(last_word()).when(PortError::transient).await {
         tracing::warn!(%build, %error, "the build log was not closed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use fabrique_ports::{Fault, Peer, PortResult};
+    use futures::stream::BoxStream;
+
+    use super::*;
+
+    /// A store that answers again after some attempts: a real bus that is away for a given moment of a log's end
+    /// cannot be had.
+    struct FaultyLogs {
+        attempts: AtomicU32,
+    }
+
+    #[async_trait]
+    impl Logs for FaultyLogs {
+        async fn append_log(&self, _: &BuildId, _: &[String]) -> PortResult<()> {
+            Ok(())
+        }
+
+        async fn close_log(&self, _: &BuildId) -> PortResult<()> {
+            match self.attempts.fetch_add(1, Ordering::SeqCst) {
+                0..3 => Err(PortError::new(Peer::Bus, Fault::Transient, "no answer")),
+                _ => Ok(()),
+            }
+        }
+
+        async fn read_log(
+            &self,
+            _: &BuildId,
+            _: bool,
+        ) -> PortResult<BoxStream<'static, PortResult<String>>> {
+            Err(PortError::new(Peer::Bus, Fault::Unexpected, "nobody reads here"))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_is_closed_once_the_bus_is_back() {
+        let logs = Arc::new(FaultyLogs { attempts: AtomicU32::new(0) });
+        let (lines, queue) = mpsc::channel(1);
+        drop(lines);
+        let build = BuildId::parse("citation-01k4z3v5w6x7y8z9a0b1c2d3e4").unwrap();
+        write(build, Arc::clone(&logs) as _, queue).await;
+        assert_eq!(logs.attempts.load(Ordering::SeqCst), 4);
     }
 }

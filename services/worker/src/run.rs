@@ -228,7 +228,10 @@ impl Dispatcher {
         let here = Instant::now();
         let retries = self.backing_off.values().map(|(_, until)| until.saturating_duration_since(here));
         let retries = retries.filter(|wait| !wait.is_zero());
-        let unwatched = |app: &AppName| self.is_busy(app) || self.backing_off.contains_key(app);
+        let unwatched = |app: &AppName| {
+            self.is_busy(app) || self.backing_off.get(app).is_some_and(|(_, until)| *until > here)
+        };
+        // One that is dead already waits for a free look, whose end wakes the loop.
         let leases = self.context.board.next_expiry(self.context.config.bounds.lease, unwatched);
         waits
             .chain(retries)

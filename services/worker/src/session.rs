@@ -471,6 +471,7 @@ impl Session {
             build: Some(image.build.clone()),
             kind: FailureKind::Infrastructure,
             message: message.to_owned(),
+            log_tail: Vec::new(),
         };
         let (now, jitter) = (self.context.ambient.now(), self.context.ambient.jitter());
         let policy = self.context.observer.policy().clone();

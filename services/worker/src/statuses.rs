@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Decision};
-use fabrique_core::id::{Channel, RepoName, Revision};
+use fabrique_core::id::{AppName, Channel, RepoName, Revision};
 use fabrique_core::memory::{Memory, Reported};
 use fabrique_core::view::{Target, View};
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 
 use crate::committer::Refused;
+use crate::lease::Fence;
 use crate::session::Session;
 use crate::status;
 use crate::writeback::Image;
@@ -150,6 +151,9 @@ impl Session {
         {
             tracing::error!(%app, %error, "setting the pending status panicked");
         }
+        if !may_set(app, &self.lease.fence()).await {
+            return false;
+        }
         match self.context.ports.forge.set_status(repo, revision, status).await {
             Ok(StatusOutcome::Set | StatusOutcome::UnknownRevision) => true,
             Err(error) => {
@@ -162,6 +166,22 @@ impl Session {
     pub(crate) async fn note(&self, change: impl Fn(&mut Memory) + Send + Sync) {
         if let Err(error) = self.memory.update(change).await {
             tracing::warn!(app = %self.memory.app(), %error, "the memory was not updated");
+        }
+    }
+}
+
+/// Whether a commit status may be set: who was stopped for longer than its lease would hide what its successor has told
+/// since.
+pub(crate) async fn may_set(app: &AppName, fence: &Fence) -> bool {
+    match fence.holds().await {
+        Ok(true) => true,
+        Ok(false) => {
+            tracing::info!(%app, "no commit status is set: the app is another worker's by now");
+            false
+        }
+        Err(error) => {
+            tracing::warn!(%app, %error, "the commit status was not set: whose the app is cannot be told");
+            false
         }
     }
 }

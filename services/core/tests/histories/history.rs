@@ -284,6 +284,7 @@ fn by_command(world: &mut World, command: Command) {
                 build: Some(running.build),
                 kind: FailureKind::Cancelled,
                 message: "cancelled by ada".into(),
+                log_tail: Vec::new(),
             };
             let failure = world.policy.failure(memory.failure.as_ref(), attempt, world.now, 0.0);
             world.memory.update(|memory| memory.failure = Some(failure));

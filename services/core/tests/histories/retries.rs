@@ -14,13 +14,14 @@ fn kinds() -> impl Strategy<Value = FailureKind> {
         Just(FailureKind::Source),
         Just(FailureKind::Environment),
         Just(FailureKind::Infrastructure),
+        Just(FailureKind::Unplaced),
         Just(FailureKind::Cancelled),
     ]
 }
 
 fn attempt(rev: usize, kind: FailureKind) -> Attempt {
     let message = "it broke".into();
-    Attempt { key: key(&app(), rev, 0), revision: revision(rev), build: None, kind, message }
+    Attempt { key: key(&app(), rev, 0), revision: revision(rev), build: None, kind, message, log_tail: Vec::new() }
 }
 
 fn fails(policy: &Policy, times: u32, kind: FailureKind, jitter: f64) -> Vec<Failure> {
@@ -81,7 +82,24 @@ proptest! {
         let policy = Policy::default();
         let failures = fails(&policy, times, kind, 0.5);
         let other = policy.failure(failures.last(), attempt(2, kind), Timestamp(0), 0.5);
-        prop_assert_eq!(other.attempts, 1);
+        prop_assert_eq!(other.attempts, u32::from(kind.counts()));
         prop_assert!(!other.dead);
+    }
+
+    #[test]
+    fn waiting_for_a_builder_uses_no_attempt_up_and_never_ends_in_a_dead_letter(
+        failed in 0..4_u32, waits in 1..50_u32, jitter in 0.0..=1.0_f64,
+    ) {
+        let policy = Policy::default();
+        let mut last = fails(&policy, failed, FailureKind::Infrastructure, jitter).pop();
+        for _ in 0..waits {
+            let waited = policy.failure(last.as_ref(), attempt(1, FailureKind::Unplaced), Timestamp(0), jitter);
+            prop_assert_eq!(waited.attempts, failed);
+            prop_assert!(!waited.dead);
+            prop_assert!(waited.at.until(waited.not_before) <= policy.backoff_base);
+            last = Some(waited);
+        }
+        let tried = policy.failure(last.as_ref(), attempt(1, FailureKind::Infrastructure), Timestamp(0), jitter);
+        prop_assert_eq!(tried.attempts, failed + 1);
     }
 }

@@ -96,6 +96,7 @@ fn failures() -> impl Strategy<Value = Failure> {
         Just(FailureKind::Source),
         Just(FailureKind::Environment),
         Just(FailureKind::Infrastructure),
+        Just(FailureKind::Unplaced),
         Just(FailureKind::Cancelled),
     ];
     (kind, prop_oneof![Just(TARGET), Just(4)], 1..9_u32, 0..20_000_u64).prop_map(
@@ -105,6 +106,7 @@ fn failures() -> impl Strategy<Value = Failure> {
             build: None,
             kind,
             message: "it broke".into(),
+            log_tail: Vec::new(),
             attempts,
             at: Timestamp(0),
             not_before: Timestamp(not_before),

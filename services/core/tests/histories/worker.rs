@@ -305,6 +305,7 @@ impl Step<'_> {
             build: Some(building.build.clone()),
             kind,
             message: "it broke".into(),
+            log_tail: Vec::new(),
         };
         let previous = self.world.memory.value.failure.clone();
         let failure = self.world.policy.failure(previous.as_ref(), attempt, self.world.now, 0.5);

@@ -337,7 +337,7 @@ pub(crate) struct WorkerSection {
     pub(crate) lease: Wait<{ 300 * MILLISECOND }, HOUR>,
     /// Apps looked at at once, builds not counted.
     pub(crate) looks: Count<1, 1_024>,
-    /// How long a build waits for a place before the attempt counts as failed.
+    /// How long a build waits for a place before it gives others their turn; it counts as no attempt.
     pub(crate) patience: Wait<{ 100 * MILLISECOND }, DAY>,
     /// The first wait after a failed attempt, or a peer that did not answer; it doubles.
     pub(crate) backoff_base: Wait<{ 10 * MILLISECOND }, HOUR>,

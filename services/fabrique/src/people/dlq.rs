@@ -81,7 +81,7 @@ fn print(console: Console, shown: &Shown) -> anyhow::Result<()> {
     table.fact("app", letter.app.as_str());
     match &letter.stuck {
         Stuck::Dead { failure } => {
-            table.fact("failure", why::failure_text(failure));
+            why::failure_facts(&mut table, failure);
             table.fact("build", failure.build.as_ref().map(ToString::to_string).unwrap_or_default());
             table.fact("tried again", words::when(failure.not_before));
         }

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use fabrique_core::id::BuildId;
 use fabrique_operator::{Exit, Operator};
+use fabrique_ports::PortResult;
 use fabrique_ports::records::BuildPhase;
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use serde::Serialize;
 
 use crate::cli::BuildOrApp;
@@ -16,6 +17,8 @@ use crate::people::console::Console;
 const SETTLES: Duration = Duration::from_secs(5);
 /// Between two looks at the history.
 const PAUSE: Duration = Duration::from_millis(200);
+/// A log that is silent for this long may be one that nobody could close: the history is asked whether its build is over.
+const SILENT: Duration = Duration::from_secs(5);
 
 /// One line of output, for programs.
 #[derive(Serialize)]
@@ -33,7 +36,7 @@ pub(crate) async fn logs(
 ) -> anyhow::Result<Exit> {
     let build = builds::named(operator, which).await?;
     let mut lines = operator.logs(build.build.as_str(), follow).await?;
-    while let Some(line) = lines.next().await {
+    while let Some(line) = next_line(operator, &build.build, &mut lines).await {
         let line = line?;
         if console.is_json() {
             console.json_line(&Line { line: &line })?;
@@ -45,6 +48,23 @@ pub(crate) async fn logs(
         return Ok(Exit::Ok);
     }
     Ok(Exit::ok_if(made_an_image(operator, &build.build).await?))
+}
+
+/// The next line; nothing when the log is closed, or silent although its build is over.
+async fn next_line<S: Stream<Item = PortResult<String>> + Unpin>(
+    operator: &Operator,
+    build: &BuildId,
+    lines: &mut S,
+) -> Option<PortResult<String>> {
+    loop {
+        if let Ok(line) = tokio::time::timeout(SILENT, lines.next()).await {
+            return line;
+        }
+        let entry = operator.build(build.as_str()).await;
+        if entry.is_ok_and(|entry| entry.phase.is_final()) {
+            return None;
+        }
+    }
 }
 
 async fn made_an_image(operator: &Operator, build: &BuildId) -> anyhow::Result<bool> {

@@ -35,7 +35,7 @@ fn table(why: &Why) -> Table {
         table.fact("building", format!("{build} of {revision}{place}, started {since}"));
     }
     if let Some(failure) = &app.failure {
-        table.fact("failure", failure_text(failure));
+        failure_facts(&mut table, failure);
     }
     table.fact("record", why.record.as_ref().map(record).unwrap_or_default());
     memory_facts(&mut table, &why.memory);
@@ -60,9 +60,19 @@ fn environment_facts(table: &mut Table, environment: &EnvironmentStatus) {
     }
 }
 
-/// A failed attempt, in words.
-pub(crate) fn failure_text(failure: &FailureStatus) -> String {
+/// A failed attempt, and what its step printed last.
+pub(crate) fn failure_facts(table: &mut Table, failure: &FailureStatus) {
+    table.fact("failure", failure_text(failure));
+    for line in &failure.log_tail {
+        table.row([Cell::from(""), format!("| {line}").into()]);
+    }
+}
+
+fn failure_text(failure: &FailureStatus) -> String {
     let FailureStatus { kind, message, revision, attempts, .. } = failure;
+    if !kind.counts() {
+        return format!("no builder for {}: {message} (since {})", revision.short(), words::when(failure.at));
+    }
     let attempts = words::count(usize::try_from(*attempts).unwrap_or(usize::MAX), "attempt");
     let dead = if failure.dead { ", given up" } else { "" };
     let at = words::when(failure.at);

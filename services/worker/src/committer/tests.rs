@@ -15,6 +15,7 @@ fn failed() -> Memory {
         build: None,
         kind: FailureKind::Source,
         message: "cargo build failed".to_owned(),
+        log_tail: Vec::new(),
         attempts: 1,
         at: Timestamp(0),
         not_before: Timestamp(0),
