@@ -12,7 +12,7 @@
 use async_trait::async_trait;
 use fabrique_core::id::RepoName;
 use fabrique_ports::PortResult;
-use fabrique_ports::forge::{Hook, HookOutcome, Hooks, WantedHook};
+use fabrique_ports::forge::{Hook, HookDifference, HookOutcome, Hooks, WantedHook};
 use hmac::{Hmac, KeyInit, Mac};
 use reqwest::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
@@ -64,7 +64,7 @@ enum Plan {
     /// The hook is missing.
     Create,
     /// Change the hook `keep` in place, or make a new one instead of it, and remove the rest.
-    Repair { keep: i64, replace: bool, edit: bool, remove: Vec<i64>, differences: Vec<String> },
+    Repair { keep: i64, replace: bool, edit: bool, remove: Vec<i64>, differences: Vec<HookDifference> },
 }
 
 #[async_trait]
@@ -218,6 +218,12 @@ fn mark(secret: &SecretString) -> String {
     format!("fabrique {}", hex::encode(&fingerprint[..4]))
 }
 
+/// Whether a name is the mark of a secret, whosever.
+fn is_mark(name: &str) -> bool {
+    let digits = name.strip_prefix("fabrique ").unwrap_or_default();
+    digits.len() == 8 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn hook_path(repo: &RepoName, id: i64) -> Path {
     Path::repo(repo).then(["hooks", &id.to_string()])
 }
@@ -241,74 +247,99 @@ fn plan(found: &[Found], wanted: &WantedHook, marks: Marks<'_>) -> Plan {
     let mut ours: Vec<(Differences, &Found)> = found
         .iter()
         .filter(|hook| same_url(&hook.config.url, &wanted.url) || marks.are_on(hook))
-        .map(|hook| (Differences::between(hook, wanted, marks.now), hook))
+        .map(|hook| (Differences::between(hook, wanted, marks), hook))
         .collect();
-    ours.sort_by_key(|(differences, hook)| (differences.replace, differences.texts.len(), hook.id));
+    ours.sort_by_key(|(differences, hook)| (differences.replace, differences.found.len(), hook.id));
     let mut ours = ours.into_iter();
-    let Some((Differences { replace, mut texts }, kept)) = ours.next() else { return Plan::Create };
-    let edit = !texts.is_empty();
+    let Some((Differences { replace, mut found }, kept)) = ours.next() else { return Plan::Create };
+    let edit = !found.is_empty();
     let (here, elsewhere): (Vec<&Found>, Vec<&Found>) =
         ours.map(|(_, hook)| hook).partition(|hook| same_url(&hook.config.url, &wanted.url));
     match here.len() {
         0 => {}
-        1 => texts.push("there was a second one".to_owned()),
-        more => texts.push(format!("there were {more} more of it")),
+        1 => found.push(untidy("there was a second one")),
+        more => found.push(untidy(format!("there were {more} more of it"))),
     }
-    texts.extend(elsewhere.iter().map(|hook| format!("an old one delivered to {}", shown(&hook.config.url))));
-    if texts.is_empty() {
+    let old = |hook: &&Found| untidy(format!("an old one delivered to {}", shown(&hook.config.url)));
+    found.extend(elsewhere.iter().map(old));
+    if found.is_empty() {
         return Plan::Leave;
     }
     let remove = here.into_iter().chain(elsewhere).map(|hook| hook.id).collect();
-    Plan::Repair { keep: kept.id, replace, edit, remove, differences: texts }
+    Plan::Repair { keep: kept.id, replace, edit, remove, differences: found }
 }
 
 /// How a hook differs from the wanted one.
 struct Differences {
     /// Whether an edit cannot mend it.
     replace: bool,
-    texts: Vec<String>,
+    found: Vec<HookDifference>,
 }
 
 impl Differences {
-    fn between(hook: &Found, wanted: &WantedHook, mark: &str) -> Self {
-        let mut texts = Vec::new();
+    fn between(hook: &Found, wanted: &WantedHook, marks: Marks<'_>) -> Self {
+        let mut found = Vec::new();
         let mut replace = false;
         if !matches!(hook.kind.as_str(), "gitea" | "forgejo") {
-            texts.push(format!("its type was {}", escaped(&hook.kind, 40)));
+            found.push(losing(format!("its type was {}", escaped(&hook.kind, 40))));
             replace = true;
         }
-        if hook.name.as_deref().is_some_and(|name| name != mark) {
-            texts.push("its secret may have been another".to_owned());
+        if let Some(name) = hook.name.as_deref().filter(|name| *name != marks.now) {
+            // The former secret is accepted for as long as it is known, and a hook without a mark may have the right one.
+            let loses = is_mark(name) && Some(name) != marks.former;
+            found.push(HookDifference { what: "its secret may have been another".to_owned(), loses });
             replace = true;
         }
         if !same_url(&hook.config.url, &wanted.url) {
-            texts.push(format!("it delivered to {}", shown(&hook.config.url)));
+            found.push(losing(format!("it delivered to {}", shown(&hook.config.url))));
         }
         if !hook.active {
-            texts.push("it was switched off".to_owned());
+            found.push(losing("it was switched off"));
         }
         if hook.config.content_type != "json" {
-            texts.push(format!("its content type was {}", escaped(&hook.config.content_type, 40)));
+            let kind = escaped(&hook.config.content_type, 40);
+            found.push(losing(format!("its content type was {kind}")));
         }
         let events = hook.events.as_deref().unwrap_or_default();
         if events != ["push"] {
             // Gitea tells them in a new order each time.
             let mut events = events.to_vec();
             events.sort_unstable();
-            texts.push(format!("its events were [{}]", escaped(&events.join(", "), 120)));
+            let what = format!("its events were [{}]", escaped(&events.join(", "), 120));
+            let loses = !events.iter().any(|event| event == "push");
+            found.push(HookDifference { what, loses });
         }
-        if hook.branch_filter.as_deref().is_some_and(|filter| !same_filter(filter, &wanted.branch_filter)) {
-            let filter = hook.branch_filter.as_deref().unwrap_or_default();
-            texts.push(format!("its branch filter was \"{}\"", escaped(filter, 80)));
+        let filter = hook.branch_filter.as_deref();
+        if let Some(filter) = filter.filter(|filter| !same_filter(filter, &wanted.branch_filter)) {
+            let what = format!("its branch filter was \"{}\"", escaped(filter, 80));
+            found.push(HookDifference { what, loses: !covers(filter, &wanted.branch_filter) });
         }
-        Self { replace, texts }
+        Self { replace, found }
     }
+}
+
+fn losing(what: impl Into<String>) -> HookDifference {
+    HookDifference { what: what.into(), loses: true }
+}
+
+fn untidy(what: impl Into<String>) -> HookDifference {
+    HookDifference { what: what.into(), loses: false }
 }
 
 /// Gitea takes an empty filter for all branches.
 fn same_filter(one: &str, other: &str) -> bool {
     let all = |filter: &str| matches!(filter, "" | "*");
     one == other || (all(one) && all(other))
+}
+
+/// Whether a filter lets through all that another does, as far as names tell: of globs it is not known.
+fn covers(filter: &str, wanted: &str) -> bool {
+    let names = |filter: &str| -> Vec<String> {
+        let inner = filter.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(filter);
+        inner.split(',').map(str::to_owned).collect()
+    };
+    let there = names(filter);
+    same_filter(filter, "*") || names(wanted).iter().all(|name| there.contains(name))
 }
 
 fn same_url(one: &str, other: &str) -> bool {
@@ -369,15 +400,42 @@ mod tests {
             config: FoundConfig { url: URL.to_owned(), content_type: "form".to_owned() },
             ..good(7)
         };
-        let differences = [
-            "it was switched off",
-            "its content type was form",
-            "its events were []",
-            "its branch filter was \"\"",
+        let differences = vec![
+            losing("it was switched off"),
+            losing("its content type was form"),
+            losing("its events were []"),
+            untidy("its branch filter was \"\""),
         ];
-        let differences = differences.map(str::to_owned).to_vec();
         let expected = Plan::Repair { keep: 7, replace: false, edit: true, remove: vec![], differences };
         assert_eq!(planned(&[hook]), expected);
+    }
+
+    #[test]
+    fn what_may_lose_a_push_is_told_from_what_sends_too_many() {
+        let loses = |hook: Found, wanted: &str| {
+            let wanted = WantedHook { branch_filter: wanted.to_owned(), ..self::wanted() };
+            let marks = Marks { now: "fabrique 00000000", former: Some("fabrique ffffffff") };
+            let found = Differences::between(&hook, &wanted, marks).found;
+            assert_eq!(found.len(), 1, "{found:?}");
+            found[0].loses
+        };
+        let events = |events: &[&str]| Found {
+            events: Some(events.iter().copied().map(str::to_owned).collect()),
+            ..good(1)
+        };
+        assert!(loses(events(&["create", "delete"]), "main"));
+        assert!(!loses(events(&["create", "push"]), "main"));
+        let filter = |filter: &str| Found { branch_filter: Some(filter.to_owned()), ..good(1) };
+        assert!(!loses(filter("*"), "main"));
+        assert!(!loses(filter("{main,next}"), "next"));
+        assert!(!loses(filter("{main,next}"), "{next,main}"));
+        assert!(loses(filter("main"), "{main,next}"));
+        assert!(loses(filter("release/*"), "release/1"));
+        assert!(loses(filter("main"), "*"));
+        let named = |name: &str| Found { name: Some(name.to_owned()), ..good(1) };
+        assert!(loses(named("fabrique 11111111"), "main"), "nobody knows that secret any more");
+        assert!(!loses(named("fabrique ffffffff"), "main"), "the former one is accepted");
+        assert!(!loses(named("made by hand"), "main"), "its secret may be the right one");
     }
 
     #[test]
@@ -398,7 +456,7 @@ mod tests {
     #[test]
     fn a_hook_of_ours_follows_a_changed_url_in_place_and_its_secret_is_not_shown() {
         let old = at("http://ada:s3cret@old:8080/webhook?token=s3cret", good(7));
-        let differences = vec!["it delivered to http://old:8080/webhook".to_owned()];
+        let differences = vec![losing("it delivered to http://old:8080/webhook")];
         let expected = Plan::Repair { keep: 7, replace: false, edit: true, remove: vec![], differences };
         assert_eq!(planned(&[old]), expected);
     }
@@ -406,7 +464,7 @@ mod tests {
     #[test]
     fn an_old_hook_beside_the_new_one_goes() {
         let old = at("http://old:8080/webhook", good(3));
-        let differences = vec!["an old one delivered to http://old:8080/webhook".to_owned()];
+        let differences = vec![untidy("an old one delivered to http://old:8080/webhook")];
         let expected = Plan::Repair { keep: 7, replace: false, edit: false, remove: vec![3], differences };
         assert_eq!(planned(&[old, good(7)]), expected);
     }
@@ -439,7 +497,7 @@ mod tests {
     fn of_several_the_best_is_kept_and_the_others_go() {
         let off = Found { active: false, ..good(1) };
         let stale = Found { name: Some(String::new()), ..good(2) };
-        let differences = vec!["there were 3 more of it".to_owned()];
+        let differences = vec![untidy("there were 3 more of it")];
         let remove = vec![4, 1, 2];
         let expected = Plan::Repair { keep: 3, replace: false, edit: false, remove, differences };
         assert_eq!(planned(&[off, stale, good(3), good(4)]), expected);

@@ -14,8 +14,8 @@ use fabrique_gitea::{Deliveries, Gitea, GiteaConfig, Purpose};
 use fabrique_ports::Fault;
 use fabrique_ports::delivery::{Delivery, DeliveryReader, RawDelivery};
 use fabrique_ports::forge::{
-    BranchHead, CommitStatus, Forge, ForgeFile, ForgeInspection, HookOutcome, Hooks, StatusOutcome,
-    StatusState, WantedHook,
+    BranchHead, CommitStatus, Forge, ForgeFile, ForgeInspection, HookDifference, HookOutcome, Hooks,
+    StatusOutcome, StatusState, WantedHook,
 };
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -448,7 +448,8 @@ async fn a_changed_url_moves_our_hook_and_leaves_those_of_others() {
 
     let mut catcher = Catcher::start().await;
     let new = at(&catcher.url);
-    let moved = HookOutcome::Repaired(vec![format!("it delivered to {}", old.url)]);
+    let difference = HookDifference { what: format!("it delivered to {}", old.url), loses: true };
+    let moved = HookOutcome::Repaired(vec![difference]);
     assert_eq!(gitea.ensure_hook(&app, &new, true).await.unwrap(), moved);
     assert_eq!(stored_hooks(bed, &app).await, before, "a dry run");
     assert_eq!(gitea.ensure_hook(&app, &new, false).await.unwrap(), moved);
@@ -485,7 +486,8 @@ async fn a_hook_left_behind_goes_and_so_does_one_of_the_former_secret() {
     let HookOutcome::Repaired(how) = rotated.ensure_hook(&app, &at(2), false).await.unwrap() else {
         panic!()
     };
-    assert_eq!(how, [format!("an old one delivered to {}", at(1).url)]);
+    let what = format!("an old one delivered to {}", at(1).url);
+    assert_eq!(how, [HookDifference { what, loses: false }]);
     let urls: Vec<String> = rotated.hooks(&app).await.unwrap().into_iter().map(|hook| hook.url).collect();
     assert_eq!(urls, [at(2).url]);
 }
@@ -570,7 +572,8 @@ async fn a_hook_made_here_delivers_pushes_that_verify_and_a_rotated_secret_repla
     let HookOutcome::Repaired(how) = rotated.ensure_hook(&app, &wanted, false).await.unwrap() else {
         panic!()
     };
-    assert_eq!(how, ["its secret may have been another"]);
+    let what = "its secret may have been another".to_owned();
+    assert_eq!(how, [HookDifference { what, loses: true }]);
     assert_eq!(rotated.ensure_hook(&app, &wanted, false).await.unwrap(), HookOutcome::Present);
     let hooks = rotated.hooks(&app).await.unwrap();
     assert_eq!(hooks.len(), 1);

@@ -154,6 +154,9 @@ pub struct Config {
     pub apps_branch: BranchName,
     /// Where webhooks deliver to; without it webhooks are not checked.
     pub hook_url: Option<String>,
+    /// Whether the forge's adapter knows the secret that webhooks sign with. Without it they cannot be compared with
+    /// what `hooks ensure` makes, and only their addresses are looked at.
+    pub hook_secret: bool,
     /// Hosts of registries to ask besides those of registered apps: `registry:80`.
     pub registries: Vec<String>,
     /// The oldest BuildKit that is supported, for the remedy.
@@ -170,6 +173,7 @@ impl Config {
             apps_repo,
             apps_branch,
             hook_url: None,
+            hook_secret: false,
             registries: Vec::new(),
             builder_floor: None,
             bounds: Bounds::default(),

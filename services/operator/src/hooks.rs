@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fabrique_core::id::{BranchName, RepoName};
 use fabrique_gitops::Registrations;
-use fabrique_ports::forge::{HookOutcome, Hooks, WantedHook};
+use fabrique_ports::forge::{HookDifference, HookOutcome, Hooks, WantedHook};
 use futures::{StreamExt as _, stream};
 use serde::Serialize;
 
@@ -37,6 +37,12 @@ impl Watched {
         };
         let usable = self.branches.iter().all(plain) && filter.len() <= LONGEST_FILTER && !names.is_empty();
         if usable { filter } else { "*".to_owned() }
+    }
+
+    /// The webhook that delivers them to `url`.
+    #[must_use]
+    pub fn hook(&self, url: &str) -> WantedHook {
+        WantedHook { url: url.to_owned(), branch_filter: self.filter() }
     }
 }
 
@@ -118,12 +124,17 @@ pub async fn ensure(hooks: &dyn Hooks, watched: Vec<Watched>, url: &str, dry_run
     Ensured { dry_run, repositories }
 }
 
+/// Differences on one line.
+pub(crate) fn told(differences: &[HookDifference]) -> String {
+    differences.iter().map(|difference| difference.what.as_str()).collect::<Vec<_>>().join(", ")
+}
+
 async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: bool) -> EnsuredHook {
-    let wanted = WantedHook { url: url.to_owned(), branch_filter: watched.filter() };
+    let wanted = watched.hook(url);
     let (result, detail) = match hooks.ensure_hook(&watched.repo, &wanted, dry_run).await {
         Ok(HookOutcome::Present) => (HookResult::Present, String::new()),
         Ok(HookOutcome::Created) => (HookResult::Created, String::new()),
-        Ok(HookOutcome::Repaired(differences)) => (HookResult::Repaired, differences.join(", ")),
+        Ok(HookOutcome::Repaired(differences)) => (HookResult::Repaired, told(&differences)),
         Ok(HookOutcome::NoRepository) => (
             HookResult::NoRepository,
             "there is no such repository, or the hooks token may not see it".to_owned(),

@@ -134,9 +134,19 @@ pub enum HookOutcome {
     Created,
     /// It differed in the named ways and is repaired now (or would be). The secret cannot be read back or
     /// changed by Gitea's API, so a hook whose secret may differ is replaced.
-    Repaired(Vec<String>),
+    Repaired(Vec<HookDifference>),
     /// There is no such repository, or the token may not see it.
     NoRepository,
+}
+
+/// A way in which a webhook differed from the wanted one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookDifference {
+    /// For people: `its content type was form`.
+    pub what: String,
+    /// Whether pushes may be lost by it: not sent, sent elsewhere, or refused by the receiver. What does no more than
+    /// send one twice, or too many, loses none.
+    pub loses: bool,
 }
 
 /// A delivery as the forge remembers it.

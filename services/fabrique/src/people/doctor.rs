@@ -102,7 +102,9 @@ async fn daemons(adapters: &Adapters, checks: &mut Vec<Check>) -> Option<(Vec<Da
 fn config(adapters: &Adapters) -> Config {
     let registry = &adapters.config.registry;
     let mut config = Config::new(adapters.apps_repo.clone(), adapters.apps_branch.clone());
-    config.hook_url.clone_from(&adapters.config.receiver.public_url);
+    let receiver = &adapters.config.receiver;
+    config.hook_url.clone_from(&receiver.public_url);
+    config.hook_secret = receiver.secret.is_set() || receiver.next_secret.is_set();
     config.builder_floor = Some(fabrique_buildkit::FLOOR.to_string());
     config.bounds = adapters.config.doctor.get();
     config.registries = registry.allowed.iter().chain(&registry.bases).cloned().collect();

@@ -53,3 +53,51 @@ async fn webhooks_are_created_repaired_and_left_alone_and_a_dry_run_writes_nothi
     let repaired = hooks(&stage, "atlas/citation").await;
     assert_eq!((repaired.len(), &repaired[0]["active"]), (1, &json!(true)), "{repaired:?}");
 }
+
+/// What the doctor says of webhooks, without trying them, under one more setting where there is one.
+async fn doctor(stage: &Stage, set: &[&str]) -> Value {
+    let args = [&["doctor", "-o", "json", "--set", "doctor.deliveries=0"], set].concat();
+    let (_, out, err) = stage.try_command(&args).await.unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["name"] == "webhooks").unwrap_or_else(|| panic!("{report:#}")).clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_and_hooks_ensure_agree_on_what_is_wrong_with_a_webhook() {
+    let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
+    let unhooked = AppOptions { hook: false, ..AppOptions::named("citation") };
+    SampleApp::create(&stage, unhooked).await.unwrap();
+    assert_eq!(ensure(&stage, &[]).await, (0, both("created")));
+    assert_eq!(doctor(&stage, &[]).await["what"], "present at 2 repositories");
+
+    for (damage, told) in [
+        (json!({ "config": { "content_type": "form" } }), "its content type was form"),
+        (json!({ "events": ["create", "delete"] }), "its events were [create, delete]"),
+        (json!({ "branch_filter": "release/*" }), "its branch filter was \"release/*\""),
+    ] {
+        let hook = hooks(&stage, "atlas/citation").await.remove(0);
+        // What a PATCH leaves out is reset.
+        let mut body = json!({ "active": true, "events": ["push"], "branch_filter": "main" });
+        body.as_object_mut().unwrap().extend(damage.as_object().unwrap().clone());
+        let path = format!("/repos/atlas/citation/hooks/{}", hook["id"]);
+        stage.bed.gitea().api("PATCH", &path, Some(body)).await.unwrap();
+        let check = doctor(&stage, &[]).await;
+        let what = format!("would be repaired at atlas/citation ({told})");
+        assert_eq!((check["level"].as_str(), check["what"].as_str()), (Some("fail"), Some(what.as_str())));
+        assert!(check["remedy"].as_str().unwrap().contains("`fabrique hooks ensure`"), "{check}");
+        let (code, results) = ensure(&stage, &[]).await;
+        assert_eq!((code, results[0].1.as_str()), (0, "repaired"));
+        assert_eq!(doctor(&stage, &[]).await["level"], "ok", "{told}");
+    }
+
+    // One that sends every push twice loses none.
+    stage.hook("atlas", "citation").await.unwrap();
+    let check = doctor(&stage, &[]).await;
+    assert_eq!((check["level"].as_str(), ensure(&stage, &[]).await.0), (Some("warn"), 0), "{check}");
+
+    // The same address, written in another way.
+    let set = format!("receiver.public_url={}", stage.hook_url().replacen("http:", "HTTP:", 1));
+    assert_eq!(ensure(&stage, &["--set", &set]).await, (0, both("present")));
+    assert_eq!(doctor(&stage, &["--set", &set]).await["level"], "ok");
+}

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use fabrique_core::id::{BranchName, RepoName};
 use fabrique_observer::Apps;
 use fabrique_ports::bus::{Event, EventBody};
+use fabrique_ports::forge::{HookDifference, HookOutcome};
 use fabrique_ports::{PortError, PortResult};
 use futures::{StreamExt as _, stream};
+use url::Url;
 
 use super::{Check, Config, Doctor, pushes};
 use crate::hooks::{self, Watched};
@@ -27,25 +29,51 @@ const LOST: &str = "is the receiver running, does Gitea reach the webhook's addr
 const FILTERED: &str = "nothing, if no app follows the default branch here: Gitea tests with that one. Otherwise \
                         look at the deliveries in the webhook's settings in Gitea";
 
+/// What is there of a repository's webhook.
+#[derive(Debug)]
+enum Found {
+    /// One as `hooks ensure` makes it; or just one that delivers to the right address, where no more can be told.
+    Good,
+    /// One that `hooks ensure` would repair.
+    Differs(Vec<HookDifference>),
+    /// None, or only one that is switched off.
+    Missing,
+    /// No such repository, as far as the hooks token sees.
+    NoRepository,
+    /// The forge did not say.
+    Unknown(PortError),
+}
+
+impl Found {
+    /// Whether a push can be expected to arrive.
+    fn delivers(&self) -> bool {
+        match self {
+            Found::Good => true,
+            Found::Differs(differences) => !differences.iter().any(|difference| difference.loses),
+            Found::Missing | Found::NoRepository | Found::Unknown(_) => false,
+        }
+    }
+}
+
 pub(super) async fn webhooks(doctor: &Doctor, apps: Option<&Apps>) -> Vec<Check> {
     let (Some(url), Some(apps)) = (&doctor.config.hook_url, apps) else { return Vec::new() };
     let place = (&doctor.config.apps_repo, &doctor.config.apps_branch);
     let mut watched = hooks::watched(&apps.registrations, place);
     watched.sort_by_key(|watched| promise(watched, &doctor.config.apps_repo));
-    let found: Vec<(RepoName, PortResult<Option<i64>>)> = stream::iter(watched)
+    let found: Vec<(RepoName, Found)> = stream::iter(watched)
         .map(|watched| async move {
-            let hook = find(doctor, &watched.repo, url).await;
-            (watched.repo, hook)
+            let found = look(doctor, &watched, url).await;
+            (watched.repo, found)
         })
         .buffered(AT_ONCE)
         .collect()
         .await;
-    let mut checks = vec![present(&found)];
-    let there = found.into_iter().filter_map(|(repo, hook)| Some((repo, hook.ok()??)));
+    let mut checks = vec![present(&found, doctor.config.hook_secret)];
+    let there = found.into_iter().filter(|(_, found)| found.delivers()).map(|(repo, _)| repo);
     let (mut arrived, mut last) = (false, None);
-    for (repo, hook) in there.take(doctor.config.bounds.deliveries) {
+    for repo in there.take(doctor.config.bounds.deliveries) {
         let name = format!("webhook delay {repo}");
-        checks.push(match measure(doctor, &repo, hook).await {
+        checks.push(match measure(doctor, &repo, url).await {
             Ok(arrival) => {
                 arrived |= arrival.is_some();
                 let delay = arrival.as_ref().map(|(delay, _)| *delay);
@@ -72,31 +100,82 @@ fn promise(watched: &Watched, apps_repo: &RepoName) -> u8 {
     }
 }
 
-/// The active webhook of a repository that delivers to `url`.
-async fn find(doctor: &Doctor, repo: &RepoName, url: &str) -> PortResult<Option<i64>> {
-    let hooks = doctor.ports.hooks.hooks(repo).await?;
-    Ok(hooks.into_iter().find(|hook| hook.active && hook.url == url).map(|hook| hook.id))
+/// Compares a repository's webhook with what `hooks ensure` would make of it, by the same rules. Where the secret is
+/// not known here there are no such rules, and one that delivers to the address has to do.
+async fn look(doctor: &Doctor, watched: &Watched, url: &str) -> Found {
+    if !doctor.config.hook_secret {
+        return match find(doctor, &watched.repo, url).await {
+            Ok(Some(_)) => Found::Good,
+            Ok(None) => Found::Missing,
+            Err(error) => Found::Unknown(error),
+        };
+    }
+    match doctor.ports.hooks.ensure_hook(&watched.repo, &watched.hook(url), true).await {
+        Ok(HookOutcome::Present) => Found::Good,
+        Ok(HookOutcome::Created) => Found::Missing,
+        Ok(HookOutcome::Repaired(differences)) => Found::Differs(differences),
+        Ok(HookOutcome::NoRepository) => Found::NoRepository,
+        Err(error) => Found::Unknown(error),
+    }
 }
 
-fn present(found: &[(RepoName, Result<Option<i64>, PortError>)]) -> Check {
+/// The active webhook of a repository that delivers to `url`, however that is written.
+async fn find(doctor: &Doctor, repo: &RepoName, url: &str) -> PortResult<Option<i64>> {
+    let hooks = doctor.ports.hooks.hooks(repo).await?;
+    Ok(hooks.into_iter().find(|hook| hook.active && same_url(&hook.url, url)).map(|hook| hook.id))
+}
+
+fn same_url(one: &str, other: &str) -> bool {
+    one == other || Url::parse(one).is_ok_and(|one| Url::parse(other).is_ok_and(|other| one == other))
+}
+
+/// What there is at all repositories. `compared` is whether more than the addresses was looked at.
+fn present(found: &[(RepoName, Found)], compared: bool) -> Check {
     let name = "webhooks";
-    let missing: Vec<String> =
-        found.iter().filter(|(_, hook)| matches!(hook, Ok(None))).map(|(repo, _)| repo.to_string()).collect();
-    let unknown: Vec<String> =
-        found.iter().filter_map(|(repo, hook)| Some(format!("{repo}: {}", hook.as_ref().err()?))).collect();
-    if !missing.is_empty() {
-        let what = format!("missing or switched off at {}", missing.join(", "));
-        return Check::fail(name, what, "`fabrique hooks ensure`; until then the reconciler finds pushes");
+    let (mut missing, mut lost, mut lossy, mut untidy, mut unknown) =
+        (vec![], vec![], vec![], vec![], vec![]);
+    for (repo, found) in found {
+        match found {
+            Found::Good => {}
+            Found::Missing => missing.push(repo.to_string()),
+            Found::NoRepository => lost.push(repo.to_string()),
+            Found::Differs(differences) => {
+                let list = if found.delivers() { &mut untidy } else { &mut lossy };
+                list.push(format!("{repo} ({})", hooks::told(differences)));
+            }
+            Found::Unknown(error) => unknown.push(format!("{repo}: {error}")),
+        }
+    }
+    let told =
+        |what: &str, repos: &[String]| (!repos.is_empty()).then(|| format!("{what} {}", repos.join(", ")));
+    let losing = [told("missing or switched off at", &missing), told("would be repaired at", &lossy)];
+    let losing: Vec<String> = losing.into_iter().flatten().collect();
+    if !losing.is_empty() {
+        let remedy = "`fabrique hooks ensure`; until then the reconciler finds pushes";
+        return Check::fail(name, losing.join("; "), remedy);
+    }
+    if let Some(what) = told("there is no, or the hooks token does not see", &lost) {
+        return Check::fail(
+            name,
+            what,
+            "correct the registration, or add the token's user to the repository",
+        );
     }
     if !unknown.is_empty() {
         return Check::fail(name, unknown.join("; "), "check the hooks token and what it may do");
     }
-    Check::ok(name, format!("present at {} repositories", found.len()))
+    if let Some(what) = told("would be repaired at", &untidy) {
+        return Check::warn(name, what, "`fabrique hooks ensure`; no push is lost meanwhile");
+    }
+    let there = format!("present at {} repositories", found.len());
+    let unsure = "; by their addresses alone, since no webhook secret is configured here";
+    Check::ok(name, if compared { there } else { there + unsure })
 }
 
 /// How long a test delivery takes from the request to the receiver's event, and that event; nothing when none
 /// arrives.
-async fn measure(doctor: &Doctor, repo: &RepoName, hook: i64) -> PortResult<Option<(Duration, Event)>> {
+async fn measure(doctor: &Doctor, repo: &RepoName, url: &str) -> PortResult<Option<(Duration, Event)>> {
+    let Some(hook) = find(doctor, repo, url).await? else { return Ok(None) };
     // Listening first: the delivery may be faster than a second request.
     let mut events = doctor.ports.events.tail(None, None).await?;
     let start = Instant::now();
@@ -170,10 +249,43 @@ mod tests {
         assert!(watched("atlas/a", "main") < watched("atlas/a", "release"));
     }
 
+    fn differs(what: &str, loses: bool) -> Found {
+        Found::Differs(vec![HookDifference { what: what.to_owned(), loses }])
+    }
+
     #[test]
-    fn one_missing_webhook_names_its_repository() {
-        let check = present(&[(repo("atlas/a"), Ok(Some(1))), (repo("atlas/b"), Ok(None))]);
+    fn webhooks_that_lose_pushes_fail_by_name_and_those_that_are_untidy_warn() {
+        let good = || (repo("atlas/a"), Found::Good);
+        let check = present(&[good(), (repo("atlas/b"), Found::Missing)], true);
         assert_eq!((check.level, check.what.as_str()), (Level::Fail, "missing or switched off at atlas/b"));
-        assert_eq!(present(&[(repo("atlas/a"), Ok(Some(1)))]).level, Level::Ok);
+        assert_eq!(present(&[good()], true).level, Level::Ok);
+
+        let form = || (repo("atlas/c"), differs("its content type was form", true));
+        let double = || (repo("atlas/d"), differs("there was a second one", false));
+        let check = present(&[good(), form(), double(), (repo("atlas/b"), Found::Missing)], true);
+        assert_eq!(check.level, Level::Fail);
+        assert_eq!(
+            check.what,
+            "missing or switched off at atlas/b; would be repaired at atlas/c (its content type was form)"
+        );
+        let check = present(&[good(), double()], true);
+        assert_eq!(check.level, Level::Warn);
+        assert_eq!(check.what, "would be repaired at atlas/d (there was a second one)");
+        assert_eq!(present(&[good(), (repo("atlas/x"), Found::NoRepository)], true).level, Level::Fail);
+        assert!(!form().1.delivers() && double().1.delivers());
+    }
+
+    #[test]
+    fn webhooks_of_which_only_the_address_is_known_are_not_called_good() {
+        let found = [(repo("atlas/a"), Found::Good)];
+        assert_eq!(present(&found, true).what, "present at 1 repositories");
+        assert!(present(&found, false).what.contains("by their addresses alone"));
+    }
+
+    #[test]
+    fn an_address_is_the_same_however_it_is_written() {
+        assert!(same_url("http://Receiver:80/webhook", "http://receiver/webhook"));
+        assert!(!same_url("http://receiver/webhook", "http://receiver/webhooks"));
+        assert!(same_url("no address", "no address") && !same_url("no address", "another"));
     }
 }
