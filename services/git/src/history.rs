@@ -1,6 +1,6 @@
 //! The apps' repositories.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -15,6 +15,9 @@ use crate::error::GitError;
 use crate::mirror::{Mirror, Read};
 use crate::objects::{Entry, committer_time, content_of, contents, listing_bound, parse_tree};
 use crate::remote::Remote;
+
+/// How many files are asked for with one call: their paths are its arguments.
+const AT_ONCE: usize = 200;
 
 /// Reads the apps' repositories from clones of them, one each. What is local is answered without the forge.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl GitHistory {
         directory: &RelPath,
     ) -> Result<Option<Vec<SourceFile>>, GitError> {
         let prefix = if directory.is_root() { String::new() } else { format!("{directory}/") };
-        let entries = self.listed(mirror, revision, &prefix).await?;
+        let entries = self.listed(mirror, revision, &[&prefix]).await?;
         if entries.is_empty() && !directory.is_root() {
             return Ok(None);
         }
@@ -68,27 +71,64 @@ impl GitHistory {
         revision: &Revision,
         path: &RelPath,
     ) -> Result<Option<SourceFile>, GitError> {
-        // Of a directory, everything below it is listed.
-        let mut entries = self.listed(mirror, revision, path.as_str()).await?;
-        entries.retain(|entry| entry.path == path.as_str());
-        Ok(self.read(mirror, &entries, "").await?.pop())
+        Ok(self.some(mirror, revision, std::slice::from_ref(path)).await?.pop())
     }
 
-    /// Everything at or below `place`, within the bounds on count and size; the whole tree when it is empty.
+    /// The files at `paths`, which may be more than the bounds allow together.
+    async fn many(
+        &self,
+        mirror: &Mirror,
+        revision: &Revision,
+        paths: &[RelPath],
+    ) -> Result<Vec<SourceFile>, GitError> {
+        let mut files = Vec::new();
+        for paths in paths.chunks(AT_ONCE) {
+            match self.some(mirror, revision, paths).await {
+                Ok(some) => files.extend(some),
+                // The bounds are for each file.
+                Err(GitError::TooBig { .. }) => {
+                    for path in paths {
+                        files.extend(self.file(mirror, revision, path).await?);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(files)
+    }
+
+    /// The files at `paths`, within the bounds all together.
+    async fn some(
+        &self,
+        mirror: &Mirror,
+        revision: &Revision,
+        paths: &[RelPath],
+    ) -> Result<Vec<SourceFile>, GitError> {
+        let places: Vec<&str> = paths.iter().map(RelPath::as_str).collect();
+        let mut entries = self.listed(mirror, revision, &places).await?;
+        // Of a directory, everything below it is listed.
+        let wanted: BTreeSet<&[u8]> = places.iter().map(|place| place.as_bytes()).collect();
+        entries.retain(|entry| wanted.contains(&entry.path[..]));
+        self.read(mirror, &entries, "").await
+    }
+
+    /// Everything at or below `places`, within the bounds on count and size; the whole tree when there is only an empty one.
     async fn listed(
         &self,
         mirror: &Mirror,
         revision: &Revision,
-        place: &str,
+        places: &[&str],
     ) -> Result<Vec<Entry>, GitError> {
         let mut args = vec!["ls-tree", "-r", "-z", "-l", "--full-tree", revision.as_str(), "--"];
-        if !place.is_empty() {
-            args.push(place);
-        }
+        args.extend(places.iter().filter(|place| !place.is_empty()));
         let limits = &self.config.limits;
         let (files, bytes) = (limits.directory_files, limits.directory_bytes);
-        let what = if place.is_empty() { "." } else { place.trim_end_matches('/') };
-        let too_big = || GitError::TooBig { what: what.to_owned(), files, bytes };
+        let what = match places {
+            [] | [""] => ".".to_owned(),
+            [place] => place.trim_end_matches('/').to_owned(),
+            several => format!("{} files", several.len()),
+        };
+        let too_big = || GitError::TooBig { what: what.clone(), files, bytes };
         let call = mirror.call(&args).limit(listing_bound(files));
         let output = match mirror.read(&[revision], &call).await {
             Ok(Read::Done(output)) => output,
@@ -180,6 +220,16 @@ impl SourceHistory for GitHistory {
     ) -> PortResult<Option<SourceFile>> {
         let mirror = self.mirror(repo);
         Ok(mirror.healing(|| self.file(&mirror, revision, path)).await?)
+    }
+
+    async fn read_files(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        paths: &[RelPath],
+    ) -> PortResult<Vec<SourceFile>> {
+        let mirror = self.mirror(repo);
+        Ok(mirror.healing(|| self.many(&mirror, revision, paths)).await?)
     }
 
     async fn ancestors(&self, repo: &RepoName, head: &Revision, prefix: &str) -> PortResult<Vec<Revision>> {

@@ -80,6 +80,21 @@ pub trait SourceHistory: Send + Sync {
         path: &RelPath,
     ) -> PortResult<Option<SourceFile>>;
 
+    /// The files at `paths` at `revision`, as [`SourceHistory::read_file`] has them; those that are not there are left out.
+    /// One after the other, where an adapter knows no better.
+    async fn read_files(
+        &self,
+        repo: &RepoName,
+        revision: &Revision,
+        paths: &[RelPath],
+    ) -> PortResult<Vec<SourceFile>> {
+        let mut files = Vec::new();
+        for path in paths {
+            files.extend(self.read_file(repo, revision, path).await?);
+        }
+        Ok(files)
+    }
+
     /// What a pin can mean: the ancestors of `head`, itself included, whose ids begin with `prefix`, and its newest ones
     /// whatever they begin with. Each once, and a few of each kind: enough to tell one from several, and to name them.
     async fn ancestors(&self, repo: &RepoName, head: &Revision, prefix: &str) -> PortResult<Vec<Revision>>;

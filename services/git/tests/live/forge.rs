@@ -61,6 +61,36 @@ async fn a_private_source_is_read_with_its_organisations_token_and_not_without()
 }
 
 #[tokio::test]
+async fn several_files_are_read_at_once_and_those_that_are_not_there_left_out() {
+    const MANY: usize = 205;
+    let gitea = gitea().await;
+    let apps = Apps::new(gitea, "several").await;
+    let names: Vec<String> = (0..MANY).map(|number| format!("apps/{number:03}/x.yaml")).collect();
+    for name in &names {
+        apps.work.write(name, format!("x: {name}\n")).await.unwrap();
+    }
+    let head = revision(&apps.work.commit("Many").await.unwrap());
+    apps.work.push().await.unwrap();
+    let (app, mut asked) = (repo("several/apps"), names.iter().map(|name| path(name)).collect::<Vec<_>>());
+    asked.extend(["apps", "apps/000", "apps/000/x.yaml/y", "absent"].map(path));
+    // Together they are more than the second bound, each alone is not.
+    for (bytes, count) in [(16 << 20, MANY), (30, 3)] {
+        let state = tempfile::tempdir().unwrap();
+        let mut config = config(state.path(), &gitea.base_url(), "several/apps", Some(gitea.admin_token()));
+        config.limits.directory_bytes = bytes;
+        let history = GitHistory::new(config).unwrap();
+        let asked =
+            if count == MANY { asked.clone() } else { names[..count].iter().map(|n| path(n)).collect() };
+        let files = history.read_files(&app, &head, &asked).await.unwrap();
+        let read: Vec<(&str, &[u8])> = files.iter().map(|f| (f.path.as_str(), &f.content[..])).collect();
+        assert_eq!(read.len(), count);
+        for ((path, content), name) in read.into_iter().zip(&names) {
+            assert_eq!((path, content), (name.as_str(), format!("x: {name}\n").as_bytes()));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_commit_that_only_the_forge_remembers_is_fetched_by_id() {
     let gitea = gitea().await;
     let apps = Apps::new(gitea, "remembers").await;

@@ -131,13 +131,12 @@ struct ReadAll {
 async fn read_all(registrations: &Registrations, ports: &Ports) -> Result<ReadAll, OperatorError> {
     let registered: Vec<&App> = registrations.apps.values().collect();
     let heads = heads(ports, &registered).await?;
-    let read = registered.iter().map(|app| subject(ports, app, &heads));
-    let read: Vec<(AppName, Subject, Vec<Finding>)> =
-        stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+    let files = files(ports, &registered, &heads).await?;
     let mut all = ReadAll { subjects: BTreeMap::new(), findings: Vec::new() };
-    for (name, subject, findings) in read {
-        all.findings.extend(findings.into_iter().map(|finding| finding.concerning([name.clone()])));
-        all.subjects.insert(name, subject);
+    for app in registered {
+        let (subject, findings) = subject(app, &heads, &files);
+        all.findings.extend(findings.into_iter().map(|finding| finding.concerning([app.name.clone()])));
+        all.subjects.insert(app.name.clone(), subject);
     }
     Ok(all)
 }
@@ -191,13 +190,37 @@ async fn heads(ports: &Ports, apps: &[&App]) -> PortResult<Heads> {
     stream::iter(asked).buffered(AT_ONCE).try_collect().await
 }
 
+/// The declarations that are there, by revision and path.
+type Files = BTreeMap<(RepoName, Revision), BTreeMap<RelPath, SourceFile>>;
+
+/// The declarations of apps at the heads of their branches: one question for each head, however many apps share it.
+async fn files(ports: &Ports, apps: &[&App], heads: &Heads) -> PortResult<Files> {
+    let mut wanted: BTreeMap<(RepoName, Revision), BTreeSet<RelPath>> = BTreeMap::new();
+    for source in apps.iter().map(|app| &app.source) {
+        let head = heads.get(&(source.repo.clone(), source.branch.clone()));
+        if let (Some(path), Some(BranchHead::At(revision))) = (&source.declaration, head) {
+            wanted.entry((source.repo.clone(), revision.clone())).or_default().insert(path.clone());
+        }
+    }
+    let asked = wanted.into_iter().map(|((repo, revision), paths)| async move {
+        let paths: Vec<RelPath> = paths.into_iter().collect();
+        let files = ports.source.read_files(&repo, &revision, &paths).await?;
+        let by_path = files.into_iter().map(|file| (file.path.clone(), file)).collect();
+        Ok(((repo, revision), by_path))
+    });
+    stream::iter(asked).buffered(AT_ONCE).try_collect().await
+}
+
 /// An app with what it declares, and what is wrong with that by itself.
-async fn subject(ports: &Ports, app: &App, heads: &Heads) -> PortResult<(AppName, Subject, Vec<Finding>)> {
+fn subject(app: &App, heads: &Heads, files: &Files) -> (Subject, Vec<Finding>) {
     let source = &app.source;
     let head = heads.get(&(source.repo.clone(), source.branch.clone()));
     let (declares, findings) = match (&source.declaration, head) {
         (None, _) => (Declares::Nothing, Vec::new()),
-        (Some(path), Some(BranchHead::At(revision))) => read(ports, app, path, revision).await?,
+        (Some(path), Some(BranchHead::At(revision))) => {
+            let there = files.get(&(source.repo.clone(), revision.clone()));
+            read(app, revision, there.and_then(|files| files.get(path)))
+        }
         (Some(_), Some(BranchHead::NoBranch | BranchHead::NoRepository) | None) => {
             let what = format!("{} has no branch {} that can be read", source.repo, source.branch);
             let registration = layout::registration_of(&app.name).to_string();
@@ -205,22 +228,17 @@ async fn subject(ports: &Ports, app: &App, heads: &Heads) -> PortResult<(AppName
             (Declares::Unreadable, vec![Finding::of_file(registration, what, remedy)])
         }
     };
-    Ok((app.name.clone(), declared::subject(app, declares), findings))
+    (declared::subject(app, declares), findings)
 }
 
-async fn read(
-    ports: &Ports,
-    app: &App,
-    path: &RelPath,
-    revision: &Revision,
-) -> PortResult<(Declares, Vec<Finding>)> {
-    Ok(match ports.source.read_file(&app.source.repo, revision, path).await? {
+fn read(app: &App, revision: &Revision, file: Option<&SourceFile>) -> (Declares, Vec<Finding>) {
+    match file {
         None => declared::declares(app, revision, None),
         Some(SourceFile { kind: FileKind::Symlink | FileKind::Submodule, .. }) => {
             declared::declares_elsewhere(app)
         }
         Some(SourceFile { kind: FileKind::Regular | FileKind::Executable, content, .. }) => {
-            declared::declares(app, revision, Some(&content))
+            declared::declares(app, revision, Some(content))
         }
-    })
+    }
 }
