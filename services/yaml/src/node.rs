@@ -112,6 +112,12 @@ impl Node {
         }
     }
 
+    /// Its bytes in the text, where they are certain: one-line plain scalars, quoted scalars, flow collections.
+    #[must_use]
+    pub fn bytes(&self) -> Option<Range<usize>> {
+        self.exact.clone()
+    }
+
     /// The first byte after the node, where it is certain.
     pub(crate) fn certain_end(&self) -> Option<usize> {
         match &self.kind {
