@@ -15,6 +15,7 @@ mod load;
 mod overlays;
 mod policy;
 mod pushes;
+mod receivers;
 mod scene;
 mod statuses;
 mod tls;

@@ -34,6 +34,7 @@ pub(crate) async fn receiver(
     let bus = Bus::connect_in_background(adapters.bus_config(Role::Receiver)?).await?;
     let subscriptions = RegisteredApps::new(
         Arc::clone(&adapters.apps),
+        Arc::clone(&adapters.deployments) as _,
         adapters.apps_repo.clone(),
         adapters.apps_branch.clone(),
     );

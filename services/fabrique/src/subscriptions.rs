@@ -2,28 +2,74 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use fabrique_core::id::{AppName, BranchName, RelPath, RepoName};
+use fabrique_core::id::{AppName, BranchName, RelPath, RepoName, Revision};
 use fabrique_declarations::contract;
 use fabrique_gitops::Tree;
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortResult;
+use fabrique_ports::delivery::Push;
+use fabrique_ports::deployments::{CommitFate, Deployments};
 use fabrique_receiver::{Followers, SubscriptionIndex, Subscriptions};
+use tokio::time::Instant;
+
+/// For how long after the first reading a push is expected to be delivered that this reading saw. The forge is seconds
+/// behind, or as long as its queue is; sweeps find what is later.
+const LATEST: Duration = Duration::from_secs(60 * 60);
 
 /// Reads registrations from `cluster/apps`.
 pub(crate) struct RegisteredApps {
     reader: Arc<AppsReader>,
+    deployments: Arc<dyn Deployments>,
     repo: RepoName,
     branch: BranchName,
     index: RwLock<SubscriptionIndex>,
     /// What the last reload saw, to tell the next one what changed.
     seen: Mutex<Option<Arc<Apps>>>,
+    /// What the first reload saw, as long as pushes from before it are expected.
+    first: Mutex<Option<First>>,
+}
+
+/// The first reading.
+#[derive(Clone)]
+struct First {
+    commit: Revision,
+    at: Instant,
 }
 
 impl RegisteredApps {
-    pub(crate) fn new(reader: Arc<AppsReader>, repo: RepoName, branch: BranchName) -> Self {
-        Self { reader, repo, branch, index: RwLock::default(), seen: Mutex::default() }
+    pub(crate) fn new(
+        reader: Arc<AppsReader>,
+        deployments: Arc<dyn Deployments>,
+        repo: RepoName,
+        branch: BranchName,
+    ) -> Self {
+        let (index, seen, first) = (RwLock::default(), Mutex::default(), Mutex::default());
+        Self { reader, deployments, repo, branch, index, seen, first }
+    }
+
+    fn seen(&self) -> Option<Arc<Apps>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the first reading saw, unless it is too long ago for a push from before it.
+    fn first(&self) -> Option<Revision> {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_ref().is_some_and(|first| first.at.elapsed() > LATEST) {
+            *first = None;
+        }
+        first.as_ref().map(|first| first.commit.clone())
+    }
+
+    /// The paths that a push changed; nothing where one of its ends is no commit, or gone.
+    async fn changed(&self, push: &Push, after: &Revision) -> PortResult<Option<Vec<String>>> {
+        let new = push.before.bytes().all(|digit| digit == b'0');
+        match Revision::parse(&push.before) {
+            Ok(before) if !new => self.deployments.changed_since(&before, after).await,
+            Ok(_) | Err(_) => Ok(None),
+        }
     }
 }
 
@@ -38,7 +84,7 @@ impl Subscriptions for RegisteredApps {
     }
 
     fn loaded(&self) -> bool {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.seen().is_some()
     }
 
     async fn reload(&self) -> PortResult<BTreeSet<AppName>> {
@@ -49,7 +95,28 @@ impl Subscriptions for RegisteredApps {
         );
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = index;
         let before = self.seen.lock().unwrap_or_else(PoisonError::into_inner).replace(Arc::clone(&apps));
-        Ok(before.map(|before| touched(&before, &apps)).unwrap_or_default())
+        let Some(before) = before else {
+            let first = First { commit: apps.commit.clone(), at: Instant::now() };
+            *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
+            return Ok(BTreeSet::new());
+        };
+        Ok(touched(&before, &apps))
+    }
+
+    async fn missed(&self, push: &Push) -> PortResult<BTreeSet<AppName>> {
+        let (Some(first), Some(apps)) = (self.first(), self.seen()) else { return Ok(BTreeSet::new()) };
+        let Ok(after) = Revision::parse(&push.after) else { return Ok(BTreeSet::new()) };
+        match self.deployments.fate(&after, &first).await? {
+            CommitFate::OnBranch => {}
+            // Newer, and told by a reload; or replaced by a push that tells of both.
+            CommitFate::OffBranch => return Ok(BTreeSet::new()),
+        }
+        let registrations = &apps.registrations;
+        let Some(changed) = self.changed(push, &after).await? else {
+            return Ok(registrations.apps.keys().cloned().collect());
+        };
+        let changed: Vec<RelPath> = changed.iter().filter_map(|path| RelPath::parse(path).ok()).collect();
+        Ok(registrations.touching(&changed))
     }
 }
 

@@ -164,7 +164,8 @@ fn push(payload: &Payload, moved: Moved<'_>, delivery: String) -> Result<Deliver
         Err(error) => return ignored(escaped(&error.to_string(), 2 * SHOWN)),
     };
     let test = moved.before == moved.after;
-    Ok(Delivery::Push(Push { delivery, repo, branch, after: moved.after.to_owned(), test }))
+    let (before, after) = (moved.before.to_owned(), moved.after.to_owned());
+    Ok(Delivery::Push(Push { delivery, repo, branch, before, after, test }))
 }
 
 /// An object id of the repository's format, all zeros included; of either format where it is not named.

@@ -21,6 +21,7 @@ use fabrique_operator::hooks::{self, HookResult};
 use fabrique_operator::{Exit, Operator, OperatorError, Ports, validate};
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::{BusRights, BusRole, BusSetup, Command, Event, EventBody, Events};
+use fabrique_ports::delivery::Push;
 use fabrique_ports::forge::ForgeInspection;
 use fabrique_ports::records::{BuildEntry, BuildHistory, BuildPhase, Logs};
 use fabrique_receiver::{Dependencies, Followers, Receiver, ReceiverConfig, Subscriptions};
@@ -76,6 +77,9 @@ impl Subscriptions for Nobody {
         true
     }
     async fn reload(&self) -> PortResult<BTreeSet<AppName>> {
+        Ok(BTreeSet::new())
+    }
+    async fn missed(&self, _: &Push) -> PortResult<BTreeSet<AppName>> {
         Ok(BTreeSet::new())
     }
 }

@@ -33,7 +33,10 @@ pub struct Push {
     pub repo: RepoName,
     /// The branch.
     pub branch: BranchName,
-    /// The new head as the payload says; for people only.
+    /// The head before it as the payload says, all zeros for a new branch. Never to build by: it tells what else a push
+    /// to `cluster/apps` changed.
+    pub before: String,
+    /// The new head as the payload says; likewise.
     pub after: String,
     /// Whether the forge's button "test delivery" was pushed (before equals after).
     pub test: bool,

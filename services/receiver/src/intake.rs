@@ -148,6 +148,9 @@ impl Intake {
         if to_apps_repo || followers == Followers::UnknownRepository {
             let deadline = arrival.at + self.config.answer_timeout - self.config.wake_timeout;
             self.reloads.fresh(deadline).await.map_err(Answer::Unavailable)?;
+            if to_apps_repo {
+                self.reloads.catch_up(push, deadline).await.map_err(Answer::Unavailable)?;
+            }
             followers = subscriptions.followers(&push.repo, &push.branch);
             targets.extend(self.reloads.owing().into_iter().map(|(app, reading)| (app, Some(reading))));
         } else {

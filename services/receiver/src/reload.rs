@@ -1,10 +1,11 @@
 //! Reading the registrations again, without doing it more often than it helps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fabrique_core::id::AppName;
+use fabrique_ports::delivery::Push;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::config::ReceiverConfig;
@@ -92,10 +93,7 @@ impl Reloads {
         let started = Instant::now();
         let problem = match timeout(self.timeout, self.subscriptions.reload()).await {
             Ok(Ok(touched)) => {
-                let mut owed = self.owed();
-                owed.readings += 1;
-                let reading = owed.readings;
-                owed.apps.extend(touched.into_iter().map(|app| (app, reading)));
+                self.owe(touched);
                 None
             }
             Ok(Err(error)) => Some(error.to_string()),
@@ -107,6 +105,26 @@ impl Reloads {
         }
         *last = Some(Last { started, problem: problem.clone() });
         problem.map_or(Ok(()), Err)
+    }
+
+    /// Asks what a push to `cluster/apps` changed that the first reading had seen already, at most until `deadline`.
+    /// After a reading, since that may have been the first.
+    pub(crate) async fn catch_up(&self, push: &Push, deadline: Instant) -> Result<(), String> {
+        match timeout_at(deadline, self.subscriptions.missed(push)).await {
+            Ok(Ok(missed)) => {
+                self.owe(missed);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("what the push changed is still being read".to_owned()),
+        }
+    }
+
+    fn owe(&self, apps: BTreeSet<AppName>) {
+        let mut owed = self.owed();
+        owed.readings += 1;
+        let reading = owed.readings;
+        owed.apps.extend(apps.into_iter().map(|app| (app, reading)));
     }
 
     /// The apps that changed and are not woken yet, each with the reading that told it.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use async_trait::async_trait;
 use fabrique_core::id::{AppName, BranchName, RepoName};
 use fabrique_ports::PortResult;
+use fabrique_ports::delivery::Push;
 
 /// The apps that a push concerns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +36,14 @@ pub trait Subscriptions: Send + Sync {
 
     /// Reads the head of `cluster/apps`, asked for after the call, and answers with the apps whose
     /// registration, composition or bindings have changed since the last successful reload: each change is
-    /// told once. The first reload tells nothing: what happened before is the reconciler's.
+    /// told once. The first reload has nothing to compare with and tells nothing; [`missed`](Subscriptions::missed)
+    /// does, for the pushes that are still delivered.
     async fn reload(&self) -> PortResult<BTreeSet<AppName>>;
+
+    /// The apps whose registration, composition or bindings a push to `cluster/apps` changed which the first reload
+    /// had seen already: made around the start, delivered after it, and told by no reload. All apps where it cannot be
+    /// known what it changed; nothing for a push that came later than the first reload.
+    async fn missed(&self, push: &Push) -> PortResult<BTreeSet<AppName>>;
 }
 
 /// A look-up from repository and branch to apps, for implementations of [`Subscriptions`].

@@ -74,19 +74,21 @@ fn ordinary() -> Recorded {
 
 #[test]
 fn each_recorded_delivery_is_signed_and_means_what_happened() {
-    let push = |delivery: &str, branch: &str, after: &str, test: bool| {
+    let push = |delivery: &str, branch: &str, (before, after): (&str, &str)| {
         Delivery::Push(Push {
             delivery: delivery.to_owned(),
             repo: RepoName::parse("atlas/citation").unwrap(),
             branch: BranchName::parse(branch).unwrap(),
+            before: before.to_owned(),
             after: after.to_owned(),
-            test,
+            test: before == after,
         })
     };
     let ignored = |reason: &str| Delivery::Ignored {
         repo: Some(RepoName::parse("atlas/citation").unwrap()),
         reason: reason.to_owned(),
     };
+    let none = "0000000000000000000000000000000000000000";
     let first = "1b1ddb306957aceb3672cbcba75a65f543ea614f";
     let seventh = "3516595ff66b18ec14a1f7218554c41c3e9fb4c5";
     let forced = "c4709956aa2a023ba0c39bf7f72258193ca1088b";
@@ -97,16 +99,16 @@ fn each_recorded_delivery_is_signed_and_means_what_happened() {
         ("create-tag", ignored("the event create starts no work")),
         ("delete-branch", ignored("the event delete starts no work")),
         ("delete-tag", ignored("the event delete starts no work")),
-        ("push-branch-created", push("c8699d35-922e-41a1-b69f-ae979e43f887", "main", first, false)),
-        ("push-seven-commits", push("7b837e83-4c40-4845-880e-e8a7cb7525f7", "main", seventh, false)),
-        ("push-forced", push("8b7a3a78-a885-4f2f-9a95-a5484a644dd9", "main", forced, false)),
+        ("push-branch-created", push("c8699d35-922e-41a1-b69f-ae979e43f887", "main", (none, first))),
+        ("push-seven-commits", push("7b837e83-4c40-4845-880e-e8a7cb7525f7", "main", (first, seventh))),
+        ("push-forced", push("8b7a3a78-a885-4f2f-9a95-a5484a644dd9", "main", (seventh, forced))),
         (
             "push-branch-feature-created",
-            push("a027cd31-90c4-4305-9a32-baddf2e5549e", "feature/a.b", feature, false),
+            push("a027cd31-90c4-4305-9a32-baddf2e5549e", "feature/a.b", (none, feature)),
         ),
         ("push-tag-created", ignored("v1 is a tag")),
         ("push-tag-deleted", ignored("v1 is a tag")),
-        ("push-test-delivery", push("c5bc9752-4315-4dde-9459-b3816d88254e", "main", forced, true)),
+        ("push-test-delivery", push("c5bc9752-4315-4dde-9459-b3816d88254e", "main", (forced, forced))),
     ];
     let folder = format!("{}/tests/payloads", env!("CARGO_MANIFEST_DIR"));
     assert_eq!(std::fs::read_dir(folder).unwrap().count(), expected.len());

@@ -10,7 +10,7 @@ use futures::future::join_all;
 use serde_json::json;
 
 use crate::nats::Nats;
-use crate::support::{FakeRegistrations, FaultyBus, Running, app, quick};
+use crate::support::{FakeRegistrations, FaultyBus, Running, app, push, quick};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -77,6 +77,24 @@ async fn a_change_whose_wake_failed_is_woken_with_the_next_reading() {
     assert_eq!(receiver.push("cluster/apps", "main").await.1["woken"], json!(["citation"]));
     assert_eq!(receiver.push("cluster/apps", "main").await.1["reason"], "it changes no app");
     assert_eq!((bus.wakes_of("citation"), bus.wakes_of("graph")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_push_that_the_first_reading_had_seen_wakes_what_it_changed_until_that_is_durable() {
+    let apps =
+        FakeRegistrations::with(&[("citation", "atlas/citation", "main"), ("graph", "atlas/graph", "main")]);
+    let bus = Arc::new(FaultyBus::default());
+    let receiver = Running::start(quick(), Arc::clone(&bus), Arc::clone(&apps)).await;
+    let late = push("cluster/apps", "main");
+    apps.had_seen(late["after"].as_str().unwrap(), "citation");
+    bus.deaf.lock().unwrap().insert(app("citation"));
+    assert_eq!(receiver.send(receiver.delivery(&late)).await.0, 503);
+    bus.deaf.lock().unwrap().clear();
+    let mut newer = late.clone();
+    newer["after"] = json!("c4709956aa2a023ba0c39bf7f72258193ca1088b");
+    assert_eq!(receiver.send(receiver.delivery(&newer)).await.1["woken"], json!(["citation"]));
+    assert_eq!(receiver.send(receiver.delivery(&newer)).await.1["reason"], "it changes no app");
+    assert_eq!((bus.wakes_of("citation"), bus.wakes_of("graph")), (1, 0));
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::work::Generation;
 use fabrique_gitea::Deliveries;
 use fabrique_ports::bus::{Event, Events, WakeCause, Wakes};
+use fabrique_ports::delivery::Push;
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use fabrique_receiver::{
     Dependencies, Drained, Followers, Receiver, ReceiverConfig, SubscriptionIndex, Subscriptions,
@@ -40,6 +41,8 @@ pub(crate) struct FakeRegistrations {
     index: Mutex<SubscriptionIndex>,
     on_server: Mutex<Vec<(AppName, RepoName, BranchName)>>,
     touched: Mutex<BTreeSet<AppName>>,
+    /// What the first reading had seen of pushes that are delivered after it, by their new heads.
+    seen: Mutex<HashMap<String, AppName>>,
     pub(crate) loaded: AtomicBool,
     pub(crate) reloads: AtomicUsize,
     pub(crate) broken: AtomicBool,
@@ -69,6 +72,11 @@ impl FakeRegistrations {
     /// Changes something of an app on the server's side.
     pub(crate) fn touch(&self, name: &str) {
         self.touched.lock().unwrap().insert(app(name));
+    }
+
+    /// Has the first reading have seen a push, whose new head is `after`, that changed something of an app.
+    pub(crate) fn had_seen(&self, after: &str, name: &str) {
+        self.seen.lock().unwrap().insert(after.to_owned(), app(name));
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -103,6 +111,10 @@ impl Subscriptions for FakeRegistrations {
         *self.index.lock().unwrap() = self.indexed();
         self.loaded.store(true, Ordering::SeqCst);
         Ok(std::mem::take(&mut *self.touched.lock().unwrap()))
+    }
+
+    async fn missed(&self, push: &Push) -> PortResult<BTreeSet<AppName>> {
+        Ok(self.seen.lock().unwrap().get(&push.after).cloned().into_iter().collect())
     }
 }
 

@@ -1,0 +1,104 @@
+//! What a receiver knows of `cluster/apps`: around its start, of what nobody told it, and while it cannot be read.
+
+use fabrique_bed::wait_until;
+use fabrique_stage::{AppOptions, Fabrique, SampleApp, Stage};
+use serde_json::Value;
+
+use crate::LONG;
+use crate::scene::person_rewrites;
+
+/// A receiver alone, and registered apps that no webhook leads to: every delivery is a test's own.
+async fn receiving(names: &[&str]) -> (Stage, Fabrique) {
+    let stage = crate::stage().await;
+    for name in names {
+        register(&stage, name).await;
+    }
+    let receiver = stage.receiver().await.unwrap();
+    (stage, receiver)
+}
+
+async fn register(stage: &Stage, name: &str) {
+    let unhooked = AppOptions { hook: false, ..AppOptions::named(name) };
+    SampleApp::create(stage, unhooked).await.unwrap();
+}
+
+async fn head_of_apps(stage: &Stage) -> String {
+    stage.bed.gitea().head("cluster", "apps", "main").await.unwrap().unwrap()
+}
+
+/// A person's edit of an app's registration: the heads of `cluster/apps` before and after it.
+async fn edited(stage: &Stage, app: &str) -> (String, String) {
+    let before = head_of_apps(stage).await;
+    let remark = |text: String| format!("{text}# looked at by hand\n");
+    let after = person_rewrites(stage, &format!("apps/{app}/app.yaml"), remark).await;
+    (before, after)
+}
+
+/// What a delivery is answered.
+#[derive(Debug)]
+struct Answered {
+    status: u16,
+    body: Value,
+}
+
+impl Answered {
+    fn of((status, body): (u16, String)) -> Self {
+        Self { status, body: serde_json::from_str(&body).unwrap() }
+    }
+
+    /// The apps that it woke, as it says.
+    fn woken(&self) -> Vec<&str> {
+        assert_eq!(self.status, 202, "{self:?}");
+        self.body["woken"].as_array().unwrap().iter().map(|app| app.as_str().unwrap()).collect()
+    }
+
+    fn refused(&self, status: u16, why: &str) {
+        let reason = self.body["reason"].as_str().unwrap_or_default();
+        assert!(self.status == status && reason.contains(why), "{self:?}");
+    }
+}
+
+async fn pushed(stage: &Stage, repo: &str, before: &str, after: &str) -> Answered {
+    Answered::of(stage.deliver_push(repo, before, after).await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_to_cluster_apps_around_a_receivers_start_wakes_the_apps_that_it_touches() {
+    let (stage, receiver) = receiving(&["citation", "ledger"]).await;
+    let apps = async |before: &str, after: &str| pushed(&stage, "cluster/apps", before, after).await;
+
+    // Pushed while it starts, and delivered once it has read that.
+    receiver.peer.stop().await.unwrap();
+    let (before, after) = edited(&stage, "citation").await;
+    receiver.peer.start_again().await.unwrap();
+    assert_eq!(apps(&before, &after).await.woken(), ["citation"]);
+    assert!(stage.wanted("citation").await.unwrap() > 0);
+    // What it changed cannot be known: any app may be meant.
+    assert_eq!(apps(&"1".repeat(40), &after).await.woken(), ["citation", "ledger"]);
+    let (before, after) = edited(&stage, "ledger").await;
+    assert_eq!(apps(&before, &after).await.woken(), ["ledger"]);
+    apps(&before, &after).await.refused(200, "it changes no app");
+
+    // Delivered before it has read anything.
+    receiver.peer.stop().await.unwrap();
+    let (before, after) = edited(&stage, "citation").await;
+    let gitea = stage.bed.gitea().peer();
+    gitea.pause().unwrap();
+    let delivered = async || {
+        let answer = stage.deliver_push("cluster/apps", &before, &after).await;
+        answer.ok().map(Answered::of)
+    };
+    let reading = async {
+        let refused = wait_until("the receiver to answer", LONG, || delivered()).await.unwrap();
+        gitea.resume().unwrap();
+        refused.refused(503, "the registrations are still being read");
+        wait_until("the registrations to be read", LONG, || async {
+            delivered().await.filter(|answer| answer.status != 503)
+        })
+        .await
+        .unwrap()
+    };
+    let (started, answered) = tokio::join!(receiver.peer.start_again(), reading);
+    started.unwrap();
+    assert_eq!(answered.woken(), ["citation"]);
+}
