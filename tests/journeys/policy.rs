@@ -102,6 +102,10 @@ async fn an_overlay_that_leads_out_of_the_repository_is_refused() {
     assert_eq!(stage.apps_file("apps/citation/prod/passwd").await.unwrap(), None);
     let infra = stage.composition("citation").await.unwrap().unwrap().infra;
     assert_eq!(infra, Some(scene.first.clone()), "the copy stays as it was");
+    let why = stage.json(&["why", "citation"]).await.unwrap();
+    assert!(why["reason"].as_str().unwrap().contains("passwd"), "{why}");
+    let next = why["next"].as_str().unwrap();
+    assert!(next.contains("a newer push") && !next.contains("repair"), "nothing was edited in cluster/apps: {next}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

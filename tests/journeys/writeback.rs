@@ -182,6 +182,8 @@ async fn a_binding_that_a_person_changed_stops_the_environment_until_it_is_repai
     assert!(reason.contains(&deployed.digest), "found and expected: {reason}");
     assert_eq!(stage.bed.gitea().head("cluster", "apps", "main").await.unwrap(), head, "nothing is written");
 
+    let why = stage.json(&["why", "citation"]).await.unwrap();
+    assert!(why["next"].as_str().unwrap().starts_with("`fabrique repair citation`"), "{why}");
     stage.command(&["repair", "citation"]).await.unwrap();
     stage.committed_once(app, &second).await.unwrap();
     assert!(!stage.apps_file(PATCH).await.unwrap().unwrap().contains(&forged));

@@ -63,14 +63,10 @@ fn stuck(status: &AppStatus) -> Vec<DeadLetter> {
         remedy: format!("remove the cause, then `fabrique dlq replay {app}`"),
     });
     let trouble = |environment: &EnvironmentStatus| {
-        Some(DeadLetter {
-            app: app.clone(),
-            stuck: Stuck::Trouble {
-                environment: environment.environment.clone(),
-                why: environment.trouble.clone()?,
-            },
-            remedy: format!("`fabrique repair {app}`, or revert the edit in cluster/apps"),
-        })
+        let why = environment.trouble.clone()?;
+        let remedy = status.way_out(&why);
+        let stuck = Stuck::Trouble { environment: environment.environment.clone(), why };
+        Some(DeadLetter { app: app.clone(), stuck, remedy })
     };
     dead.chain(status.environments.iter().filter_map(trouble)).collect()
 }

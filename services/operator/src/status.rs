@@ -11,6 +11,7 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Due, Generation, WorkItem, WorkRecord};
 use fabrique_gitops::composition;
+use fabrique_gitops::head::{self, Bindings};
 use fabrique_observer::Apps;
 use futures::{StreamExt as _, stream};
 use serde::Serialize;
@@ -80,6 +81,15 @@ pub struct EnvironmentStatus {
     pub infra: ChannelStatus,
     /// Why nothing may be written here at all, where that is so.
     pub trouble: Option<String>,
+    /// Whether that is because a person edited bindings in `cluster/apps`, which `repair` rewrites.
+    pub drifted: bool,
+}
+
+impl EnvironmentStatus {
+    /// Whether this is its trouble, and `repair` the way out.
+    fn is_drift(&self, why: &str) -> bool {
+        self.drifted && self.trouble.as_deref() == Some(why)
+    }
 }
 
 /// One channel of an environment.
@@ -194,6 +204,7 @@ impl AppStatus {
             let known = status.environments.iter_mut().find(|known| known.environment == environment.name);
             if let Some(known) = known {
                 known.trouble.clone_from(&environment.image.trouble);
+                known.drifted = known.trouble.is_some() && has_drifted(app, apps, &environment.name);
             }
         }
         for channel in &decision.channels {
@@ -209,6 +220,20 @@ impl AppStatus {
             status.needs_person |= shown.needs_person;
         }
         status
+    }
+
+    /// What helps where nothing may be written, for this reason.
+    pub(crate) fn way_out(&self, why: &str) -> String {
+        let app = &self.app;
+        if self.environments.iter().any(|environment| environment.is_drift(why)) {
+            return format!(
+                "`fabrique repair {app}` rewrites the bindings, or revert the edit in cluster/apps"
+            );
+        }
+        format!(
+            "do what that says: a newer push, or an edit in cluster/apps, is looked at by itself; after anything else \
+             `fabrique retry {app}`"
+        )
     }
 
     /// What is known without asking the forge.
@@ -253,7 +278,14 @@ fn environment(app: &App, apps: &Apps, name: &EnvironmentName) -> EnvironmentSta
         image: channel(image.map(|image| image.revision.clone())),
         infra: channel(infra.map(|infra| infra.revision.clone())),
         trouble: None,
+        drifted: false,
     }
+}
+
+/// Whether the bindings of an environment show something else than its composition.
+fn has_drifted(app: &App, apps: &Apps, name: &EnvironmentName) -> bool {
+    let heads = head::observe(&apps.tree, app);
+    heads.iter().any(|head| head.environment == *name && matches!(head.bindings, Bindings::Drift(_)))
 }
 
 impl Operator {
@@ -295,5 +327,66 @@ impl Operator {
                 ..AppStatus::unjudged(app, apps, memory, item, now)
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabrique_core::id::RelPath;
+    use fabrique_gitops::{Entry, Rules};
+
+    use super::*;
+
+    const APP: &str = "\
+apiVersion: fabrique/v1
+kind: App
+metadata: { name: citation }
+spec:
+  source: { repo: atlas/citation }
+  image: registry:80/citation
+  environments:
+    - name: prod
+      bindings:
+        - { channel: image, file: kustomization.yaml, path: \"images[name=registry:80/citation].digest\", form: digest }
+    - name: bench
+";
+
+    /// An app that is deployed as `aa…`, whose kustomization says something else or is not there.
+    fn apps(kustomization: &str) -> Apps {
+        let deployed = format!(
+            "repository: registry:80/citation, digest: \"sha256:{}\", revision: {}",
+            "aa".repeat(32),
+            "bb".repeat(20)
+        );
+        let composition = format!(
+            "apiVersion: fabrique/v1\nkind: Composition\nmetadata: {{ app: citation, environment: prod }}\n\
+             image: {{ {deployed} }}\n"
+        );
+        let files = [
+            ("apps/citation/app.yaml", APP),
+            ("apps/citation/prod/composition.yaml", &composition),
+            ("apps/citation/prod/kustomization.yaml", kustomization),
+        ];
+        let files =
+            files.map(|(path, text)| (RelPath::parse(path).unwrap(), Entry::regular(text.to_owned())));
+        let rules = Rules { registries: vec!["registry:80".to_owned()] };
+        Apps::parse(Revision::parse(&"1b".repeat(20)).unwrap(), files.into_iter().collect(), &rules)
+    }
+
+    #[test]
+    fn an_environment_has_drifted_where_its_bindings_show_something_else_and_not_where_they_are_broken() {
+        let drifted = |kustomization: &str| {
+            let apps = apps(kustomization);
+            let app = apps.registrations.apps.values().next().unwrap();
+            let name = |name: &str| EnvironmentName::parse(name).unwrap();
+            assert!(!has_drifted(app, &apps, &name("bench")), "only where the bindings are");
+            has_drifted(app, &apps, &name("prod"))
+        };
+        let shows = |digit: &str| {
+            format!("images:\n  - name: registry:80/citation\n    digest: sha256:{}\n", digit.repeat(32))
+        };
+        assert!(!drifted(&shows("aa")));
+        assert!(drifted(&shows("cc")));
+        assert!(!drifted("images: []\n"), "its place is not there, and `repair` would not find it");
     }
 }

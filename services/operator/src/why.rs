@@ -111,15 +111,16 @@ impl Operator {
             Some(running) => self.daemon_of(&running.build).await,
             None => None,
         };
+        let status = AppStatus::of(&app, &apps, &view, &decision, &item);
         Ok(Why {
             running_on,
-            status: AppStatus::of(&app, &apps, &view, &decision, &item),
+            next: next(&app, &status, &decision, &memory.value, &item, view.now),
+            status,
             key,
             record,
             memory: MemoryFacts::of(&memory.value),
             wanted: wanted.0,
             done: item.record.done.0,
-            next: next(&app, &decision, &memory.value, &item, view.now),
         })
     }
 
@@ -169,7 +170,14 @@ impl MemoryFacts {
 }
 
 /// What happens next without anybody's help, or what helps.
-fn next(app: &App, decision: &Decision, memory: &Memory, item: &WorkItem, now: Timestamp) -> String {
+fn next(
+    app: &App,
+    status: &AppStatus,
+    decision: &Decision,
+    memory: &Memory,
+    item: &WorkItem,
+    now: Timestamp,
+) -> String {
     let name = &app.name;
     let acts = |verb: &str| {
         waits_for(item, now).map_or_else(
@@ -198,7 +206,7 @@ fn next(app: &App, decision: &Decision, memory: &Memory, item: &WorkItem, now: T
                 _ => format!("the hold ends in {wait} s; `fabrique release {name}` ends it now"),
             }
         }
-        Action::Nothing => resting(app, &decision.reason),
+        Action::Nothing => resting(app, status, &decision.reason),
     }
 }
 
@@ -214,7 +222,7 @@ fn waits_for(item: &WorkItem, now: Timestamp) -> Option<String> {
     }
 }
 
-fn resting(app: &App, reason: &Reason) -> String {
+fn resting(app: &App, status: &AppStatus, reason: &Reason) -> String {
     let (name, source) = (&app.name, &app.source);
     match reason {
         Reason::NoTarget(_) => {
@@ -224,9 +232,7 @@ fn resting(app: &App, reason: &Reason) -> String {
             format!("push a newer revision, or `fabrique retry {name}`")
         }
         Reason::Failed { .. } => format!("push a fix, or `fabrique retry {name}` if the cause was elsewhere"),
-        Reason::Settled(Verdict::Trouble(_)) => {
-            format!("`fabrique repair {name}` rewrites the bindings, or revert the edit in cluster/apps")
-        }
+        Reason::Settled(Verdict::Trouble(why)) => status.way_out(why),
         Reason::Settled(Verdict::NotReady(_)) => "it goes on by itself when that has ended".to_owned(),
         Reason::Settled(Verdict::Misdeclared(_)) => {
             format!("correct what is declared; `fabrique validate {name}` tells everything that is wrong")
@@ -254,6 +260,7 @@ mod tests {
 
     use fabrique_core::work::{Generation, WorkRecord};
     use fabrique_gitops::{Entry, Registrations, Rules, Tree};
+    use fabrique_observer::Apps;
 
     use super::*;
 
@@ -261,7 +268,8 @@ mod tests {
 
     fn app() -> App {
         let text = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  \
-                    source: { repo: atlas/citation }\n  image: registry:80/citation\n";
+                    source: { repo: atlas/citation }\n  image: registry:80/citation\n  \
+                    environments: [{ name: prod }]\n";
         let path = fabrique_core::id::RelPath::parse("apps/citation/app.yaml").unwrap();
         let tree: Tree = [(path, Entry::regular(text))].into_iter().collect();
         let rules = Rules { registries: vec!["registry:80".to_owned()] };
@@ -276,8 +284,18 @@ mod tests {
     }
 
     fn said(action: Action, reason: Reason, item: &WorkItem) -> String {
+        said_of(false, action, reason, item)
+    }
+
+    /// Of an app whose environment shows "drift" as its trouble, where it has `drifted`.
+    fn said_of(drifted: bool, action: Action, reason: Reason, item: &WorkItem) -> String {
+        let (app, memory) = (app(), Memory::default());
+        let apps = Apps::parse(revision(), Tree::default(), &Rules { registries: Vec::new() });
+        let mut status = AppStatus::unjudged(&app, &apps, &memory, item, NOW);
+        status.environments[0].trouble = Some("drift".to_owned());
+        status.environments[0].drifted = drifted;
         let decision = Decision { action, reason, channels: vec![] };
-        next(&app(), &decision, &Memory::default(), item, NOW)
+        next(&app, &status, &decision, &memory, item, NOW)
     }
 
     fn revision() -> Revision {
@@ -298,9 +316,21 @@ mod tests {
     fn what_waits_for_a_person_names_the_command() {
         let settled = |verdict| said(Action::Nothing, Reason::Settled(verdict), &item(3));
         insta::assert_snapshot!(settled(Verdict::Rewound { deployed: revision() }), @"push a newer revision, or `fabrique release citation`");
-        insta::assert_snapshot!(settled(Verdict::Trouble("drift".to_owned())), @"`fabrique repair citation` rewrites the bindings, or revert the edit in cluster/apps");
         insta::assert_snapshot!(settled(Verdict::NotReady("base comes first".to_owned())), @"it goes on by itself when that has ended");
         insta::assert_snapshot!(settled(Verdict::UpToDate), @"nothing to do");
+    }
+
+    #[test]
+    fn repair_is_named_for_bindings_that_a_person_edited_and_for_no_other_trouble() {
+        let trouble = |drifted, why: &str| {
+            let reason = Reason::Settled(Verdict::Trouble(why.to_owned()));
+            said_of(drifted, Action::Nothing, reason, &item(3))
+        };
+        insta::assert_snapshot!(trouble(true, "drift"), @"`fabrique repair citation` rewrites the bindings, or revert the edit in cluster/apps");
+        let others = "do what that says: a newer push, or an edit in cluster/apps, is looked at by itself; after anything \
+                      else `fabrique retry citation`";
+        assert_eq!(trouble(false, "drift"), others);
+        assert_eq!(trouble(true, "passwd is a symbolic link; copy the file into the repository"), others);
     }
 
     #[test]
