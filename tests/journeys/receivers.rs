@@ -102,3 +102,30 @@ async fn a_push_to_cluster_apps_around_a_receivers_start_wakes_the_apps_that_it_
     started.unwrap();
     assert_eq!(answered.woken(), ["citation"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_repository_is_looked_up_before_it_is_ignored_and_503_while_it_cannot_be() {
+    let (stage, _receiver) = receiving(&["citation"]).await;
+    let (none, head) = ("0".repeat(40), head_of_apps(&stage).await);
+    let to = async |repo: &str| pushed(&stage, repo, &none, &head).await;
+    to("atlas/stranger").await.refused(200, "no app is registered for atlas/stranger");
+    register(&stage, "ledger").await;
+    assert_eq!(to("atlas/ledger").await.woken(), ["ledger"], "nothing else told of it");
+    assert!(stage.wanted("ledger").await.unwrap() > 0);
+
+    let gitea = stage.bed.gitea().peer();
+    gitea.pause().unwrap();
+    to("atlas/stranger").await.refused(503, "the registrations are still being read");
+    to("cluster/apps").await.refused(503, "the registrations are still being read");
+    assert_eq!(to("atlas/citation").await.woken(), ["citation"], "a known one needs no reading");
+    gitea.resume().unwrap();
+    let answered = wait_until("the registrations to be read", LONG, || async {
+        Some(to("atlas/stranger").await).filter(|answer| answer.status != 503)
+    });
+    answered.await.unwrap().refused(200, "no app is registered for atlas/stranger");
+
+    gitea.stop().await.unwrap();
+    to("atlas/stranger").await.refused(503, "");
+    assert_eq!(to("atlas/ledger").await.woken(), ["ledger"]);
+    gitea.start_again().await.unwrap();
+}
