@@ -16,6 +16,7 @@ mod people;
 pub mod record;
 mod until;
 pub mod verdicts;
+mod walls;
 
 pub use app::SampleApp;
 pub use fabrique_kubernetes::config::Isolation;
@@ -25,3 +26,4 @@ pub use look::{Composition, Footprint, SYNCED, builder_of};
 pub use overlay::Changes;
 pub use until::until;
 pub use verdicts::Deployment;
+pub use walls::{Neighbourhood, Policies};

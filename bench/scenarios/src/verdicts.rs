@@ -314,6 +314,30 @@ pub fn walls_hold(log: &str, walls: &Walls) -> Verdict {
     hold(tokens == [walls.token.as_str()], || format!("tokens that it read: {tokens:?}"))
 }
 
+/// Whoever knocked was let in at exactly these doors, in this order.
+///
+/// # Errors
+/// With the doors that did, or when it never came to the last one.
+pub fn opened(said: &str, wanted: &[String]) -> Verdict {
+    hold(said.lines().any(|line| line == "knocked"), || format!("it never knocked: {said}"))?;
+    let open = hostile::said(said, "open");
+    hold(open == wanted, || format!("these let it in: {open:?}, and not {wanted:?}"))
+}
+
+/// The pod `after` something happened to it is the one that was there `before`, and is used on.
+///
+/// # Errors
+/// When it is another, on its way out, or doubted.
+pub fn lives_on(before: &Value, after: &Value) -> Verdict {
+    let (old, new) = (&before["metadata"]["uid"], &after["metadata"]["uid"]);
+    hold(old.is_string() && old == new, || format!("it is another pod: {new} instead of {old}"))?;
+    let leaving = after["metadata"].get("deletionTimestamp").is_some();
+    let doubted = after["metadata"]["annotations"].get("fabrique/doubt").is_some();
+    hold(!leaving && !doubted, || format!("leaving: {leaving}, doubted: {doubted}"))?;
+    let phase = &after["status"]["phase"];
+    hold(phase == "Running", || format!("it is {phase}"))
+}
+
 /// An attempt that ended for a reason of the source's, which is told to its committer.
 ///
 /// # Errors

@@ -258,6 +258,34 @@ fn every_hole_in_a_wall_is_seen() {
 }
 
 #[test]
+fn one_door_more_or_less_is_seen() {
+    let wanted = ["a:1".to_owned(), "b:2".to_owned()];
+    let said = "open a:1\nopen b:2\nknocked";
+    assert_eq!(opened(said, &wanted), Ok(()));
+    assert_eq!(opened("knocked", &[]), Ok(()));
+    assert!(opened("knocked", &wanted).is_err());
+    assert!(opened(said, &wanted[..1]).is_err());
+    assert!(opened("", &[]).is_err());
+}
+
+#[test]
+fn only_the_same_pod_in_good_health_lives_on() {
+    let pod = json!({ "metadata": { "uid": "a", "annotations": {} }, "status": { "phase": "Running" } });
+    assert_eq!(lives_on(&pod, &pod), Ok(()));
+    for (at, value) in [
+        ("/metadata/uid", json!("b")),
+        ("/metadata/annotations", json!({ "fabrique/doubt": "it said so" })),
+        ("/status/phase", json!("Failed")),
+    ] {
+        assert!(lives_on(&pod, &but(pod.clone(), at, &value)).is_err(), "{at}");
+    }
+    let mut leaving = pod.clone();
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-11-30T12:00:00Z");
+    assert!(lives_on(&pod, &leaving).is_err());
+    assert!(lives_on(&json!({}), &json!({})).is_err());
+}
+
+#[test]
 fn only_a_fault_of_the_source_is_the_sources() {
     let build = |phase: &str, kind: &str| json!({ "phase": { "phase": phase, "kind": kind } });
     assert_eq!(blamed_on_the_source(&build("failed", "source")), Ok(()));

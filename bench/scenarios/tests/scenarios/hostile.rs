@@ -1,11 +1,15 @@
 //! Gate 7: a hostile Dockerfile, and an app beside it that must not notice.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use fabrique_bed::hostile::{self, Step};
 use fabrique_core::id::Digest;
 use fabrique_scenarios::verdicts::{self, Walls};
-use fabrique_scenarios::{Deployment, Installation, Isolation, OWN, SampleApp};
+use fabrique_scenarios::{
+    BUILDS, Deployment, Installation, Isolation, Neighbourhood, OWN, Policies, SampleApp, builder_of, until,
+};
 use serde_json::Value;
 
 use crate::gates::{Gate, conclude, fresh};
@@ -18,6 +22,8 @@ pub(crate) static OTHER: Gate = Gate::other("7 other isolation", |installation| 
 const CACHE: &str = "shared";
 /// More than a builder's volume holds.
 const TOO_MUCH: u32 = 1300;
+/// How long steps may go on finding a door closed that is open: several builds.
+const OPEN: Duration = Duration::from_mins(3);
 
 /// A hostile app and a peaceful one of the same organisation.
 struct Scene {
@@ -33,7 +39,10 @@ async fn play(installation: &'static Installation) -> Result<()> {
     installation.deployed(&hostile, &first).await?;
     let scene = Scene { installation, isolation, hostile, peaceful: seeded::app()? };
     let before = scene.the_other_app_builds(&hostile::leave_in_cache(CACHE)).await?;
-    scene.looks_around(&before).await?;
+    let neighbourhood = Neighbourhood::open(installation.cluster).await?;
+    let pod = scene.looks_around(&before, &neighbourhood).await?;
+    scene.knocks_without_policies(&pod, &neighbourhood).await?;
+    drop(neighbourhood);
     scene.forks().await?;
     installation.runs(scene.peaceful, &before.digest).await?;
     scene.the_other_app_builds(&Step::new("true")).await?;
@@ -69,8 +78,8 @@ impl Scene {
         Ok((revision, build))
     }
 
-    /// Everything that a log can tell of: a failure of the source's own.
-    async fn looks_around(&self, of_the_other: &Deployment) -> Result<()> {
+    /// Everything that a log can tell of: a failure of the source's own. Returns the pod that it looked around in.
+    async fn looks_around(&self, of_the_other: &Deployment, around: &Neighbourhood) -> Result<String> {
         let (installation, other) = (self.installation, &self.peaceful.name);
         let tag = of_the_other.revision.get(..12).context("a short revision")?;
         let kill = match self.isolation {
@@ -84,21 +93,53 @@ impl Scene {
             .and(&hostile::read_token("gitea:3000"))
             .and(&hostile::look_into_cache(CACHE))
             .and(&hostile::forge_tag("http://registry", other, tag))
-            .and(&hostile::knock(&["198.18.0.11:6443", "198.18.0.4:4222", "198.19.255.11:443"]))
+            .and(&around.knock())
             .and(&kill);
         let (_, build) = self.fails("hostile", &[look, Step::new("exit 3")]).await?;
         let log = installation.log(&build).await?;
         verdicts::walls_hold(&log, &self.walls().await?).with_context(|| log.clone())?;
         verdicts::blamed_on_the_source(&build)?;
-        Ok(())
+        Ok(builder_of(&build).context("an attempt without a pod")?.to_owned())
     }
 
-    /// Processes without end, as many as its pod may have. The daemon needs threads of the same share, and may end for
-    /// want of one, which is told as its own end: more of the pod than the step, and nothing beyond the pod.
+    /// The doors that were closed to the step are closed to its pod too, and open to it once the builders' policies are
+    /// away: that is what closed them. A rootless step finds them open then; one in a user namespace is held by what
+    /// its solve permits, too, and still finds none.
+    async fn knocks_without_policies(&self, pod: &str, around: &Neighbourhood) -> Result<()> {
+        let installation = self.installation;
+        installation.lets_builder(pod, around, &[]).await?;
+        let away = Policies::take_away(installation).await?;
+        installation.lets_builder(pod, around, &around.doors).await?;
+        let to_steps: &[String] = match self.isolation {
+            Isolation::Rootless => &around.doors,
+            _ => &[],
+        };
+        // On a busy machine one of so many may be late.
+        until("what a step reaches without the policies", OPEN, async || {
+            // A daemon runs no step twice that says the same.
+            let knock = Step::new(format!("echo {}", fresh("knock"))).and(&around.knock());
+            let (_, build) = self.fails("knocks", &[knock, Step::new("exit 3")]).await?;
+            verdicts::blamed_on_the_source(&build)?;
+            let knocked_in = builder_of(&build);
+            ensure!(knocked_in == Some(pod), "it was built in {knocked_in:?}, and not in {pod}");
+            Ok(verdicts::opened(&installation.log(&build).await?, to_steps)?)
+        })
+        .await?;
+        drop(away);
+        installation.lets_builder(pod, around, &[]).await
+    }
+
+    /// Processes without end, more than a step may have and fewer than its pod: the step is what ends, and its daemon
+    /// builds on.
     async fn forks(&self) -> Result<()> {
-        let (revision, build) = self.fails("forks", &[hostile::fork_bomb()]).await?;
-        let step = verdicts::blamed_on_the_source(&build);
-        step.or_else(|_| verdicts::reason_told(&[build], &revision, &["ended by itself"]))?;
+        let Self { installation, hostile, .. } = self;
+        let dockerfile = hostile::dockerfile(&installation.cluster.images().debian, &[hostile::fork_bomb()]);
+        let revision = hostile.push_dockerfile(&fresh("forks"), &dockerfile).await?;
+        let pod = installation.building(hostile, &revision).await?;
+        let before = installation.get(BUILDS, "pod", &pod).await?;
+        let build = installation.failed(hostile, &revision).await?;
+        verdicts::blamed_on_the_source(&build)?;
+        verdicts::lives_on(&before, &installation.get(BUILDS, "pod", &pod).await?)?;
         Ok(())
     }
 
