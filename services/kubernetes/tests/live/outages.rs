@@ -18,13 +18,13 @@ use crate::ground::{Ground, eventually, isolation, lease, lost, need};
 use crate::workshop::{Recorder, Workshop};
 
 /// A node that takes no more pods, until this is dropped.
-struct Cordon<'a> {
+pub(crate) struct Cordon<'a> {
     cluster: &'a Cluster,
     node: String,
 }
 
 impl<'a> Cordon<'a> {
-    async fn on(cluster: &'a Cluster, node: &str) -> Self {
+    pub(crate) async fn on(cluster: &'a Cluster, node: &str) -> Self {
         cluster.kubectl(&["cordon", node]).await.unwrap();
         Self { cluster, node: node.to_owned() }
     }
@@ -127,10 +127,10 @@ async fn a_build_outlives_a_restart_of_its_nodes_containerd() {
 }
 
 /// A peer that is stopped where it stands, until this is dropped.
-struct Frozen<'a>(&'a Peer);
+pub(crate) struct Frozen<'a>(&'a Peer);
 
 impl<'a> Frozen<'a> {
-    fn now(peer: &'a Peer) -> Self {
+    pub(crate) fn now(peer: &'a Peer) -> Self {
         peer.pause().unwrap();
         Self(peer)
     }
@@ -214,7 +214,7 @@ async fn a_lost_node_is_told_and_the_next_daemon_is_elsewhere() {
 }
 
 /// Every process of a pod, past the kubelet: by the pod's own control group.
-fn kill_pod(uid: &str) {
+pub(crate) fn kill_pod(uid: &str) {
     let underscored = uid.replace('-', "_");
     let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let name = entry.unwrap().file_name().into_string().unwrap();
