@@ -158,13 +158,23 @@ impl Cluster {
                 self.annotate("renew a claim", *seat, &uid.0, None, notes).await
             }
             Action::Look { uid, seat } => self.read(*seat, &uid.0).await,
-            Action::Delete { uid, seat, version, .. } => self.delete(*seat, &uid.0, version.clone()).await,
+            Action::Delete { uid, seat, version, .. } => {
+                return self.delete_for_good(*seat, &uid.0, version.clone()).await;
+            }
         };
-        match pod {
-            Ok(Some(daemon)) => Attempt::Done(Box::new(daemon)),
-            Ok(None) => Attempt::Conflict,
-            Err(error) if error.is_conflict() => Attempt::Conflict,
-            Err(error) => Attempt::Failed(error.to_string()),
+        attempt(pod)
+    }
+
+    /// A refusal is either that the pod has changed, or that it is there no more: only the second is an end, and the
+    /// API server says the same of both.
+    async fn delete_for_good(&self, seat: u16, uid: &str, version: Option<String>) -> Attempt {
+        let refused = match attempt(self.delete(seat, uid, version).await) {
+            Attempt::Conflict => Attempt::Conflict,
+            other => return other,
+        };
+        match self.read(seat, uid).await {
+            Ok(None) => Attempt::Gone,
+            Ok(Some(_)) | Err(_) => refused,
         }
     }
 
@@ -260,6 +270,16 @@ impl Cluster {
     /// How long a pod's status is given to tell what happened.
     pub(crate) fn autopsy_patience(&self) -> Duration {
         self.settings.patience.autopsy
+    }
+}
+
+/// What the pool is told of an answer.
+fn attempt(pod: Result<Option<Daemon>, KubernetesError>) -> Attempt {
+    match pod {
+        Ok(Some(daemon)) => Attempt::Done(Box::new(daemon)),
+        Ok(None) => Attempt::Conflict,
+        Err(error) if error.is_conflict() => Attempt::Conflict,
+        Err(error) => Attempt::Failed(error.to_string()),
     }
 }
 

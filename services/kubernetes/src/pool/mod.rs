@@ -44,6 +44,8 @@ pub type Ticket = u64;
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Ends of daemons that are remembered for whoever asks.
 const OBITUARIES: usize = 64;
+/// Pods that went lately: more than can go while one answer is under way.
+const DEPARTED: usize = 256;
 
 /// What the pool goes by.
 #[derive(Debug, Clone)]
@@ -218,8 +220,10 @@ pub enum Retirement {
 pub enum Attempt {
     /// Done; this is the pod now.
     Done(Box<Daemon>),
-    /// The pod has changed meanwhile, or is there already, or is gone: the watch will tell.
+    /// The pod has changed meanwhile, or is there already, or may be gone: the watch will tell.
     Conflict,
+    /// The API server knows the pod no more. It will not tell of that again, if it has told.
+    Gone,
     /// It failed, or nobody knows; in a sentence.
     Failed(String),
 }
@@ -286,6 +290,8 @@ pub struct Pool {
     trouble: Option<String>,
     /// How the last daemons ended, by seat and address.
     obituaries: VecDeque<(u16, Option<IpAddr>, End)>,
+    /// The pods that went last: what is gone stays gone, whatever an answer says that comes later than the watch.
+    departed: VecDeque<Uid>,
 }
 
 impl Pool {
@@ -306,11 +312,15 @@ impl Pool {
             failures: 0,
             trouble: None,
             obituaries: VecDeque::new(),
+            departed: VecDeque::new(),
         }
     }
 
-    /// A pod as it is now. Older views than what is known are no news.
+    /// A pod as it is now. Older views than what is known are no news, and neither is one of a pod that is gone.
     pub fn see(&mut self, daemon: Daemon, now: Timestamp) {
+        if self.departed.contains(&daemon.uid) {
+            return;
+        }
         // Whoever fills a seat that we were about to fill: it is filled.
         self.coming.remove(&daemon.seat);
         self.note_failing_node(&daemon, now);
@@ -361,6 +371,7 @@ impl Pool {
         if let Some(last) = last {
             self.note_failing_node(last, now);
         }
+        self.depart(uid);
         let Some(tracked) = self.daemons.remove(uid) else { return };
         let cause =
             [last, Some(&tracked.daemon)].into_iter().flatten().find_map(|daemon| match &daemon.phase {
@@ -371,6 +382,17 @@ impl Pool {
         self.obituaries.push_back((tracked.daemon.seat, tracked.last_address, end));
         if self.obituaries.len() > OBITUARIES {
             self.obituaries.pop_front();
+        }
+    }
+
+    /// Also of pods that were never seen: their maker's answer may still come.
+    fn depart(&mut self, uid: &Uid) {
+        if self.departed.contains(uid) {
+            return;
+        }
+        self.departed.push_back(uid.clone());
+        if self.departed.len() > DEPARTED {
+            self.departed.pop_front();
         }
     }
 
@@ -420,7 +442,7 @@ impl Pool {
     pub fn created(&mut self, seat: u16, attempt: Attempt, now: Timestamp, jitter: f64) {
         match attempt {
             Attempt::Done(daemon) => self.see(*daemon, now),
-            Attempt::Conflict => {
+            Attempt::Conflict | Attempt::Gone => {
                 if let Some(coming) = self.coming.get_mut(&seat) {
                     coming.until = Some(now.after(FIRST_PAUSE));
                 }
@@ -456,7 +478,7 @@ impl Pool {
                 Some(Grant { ticket, daemon })
             }
             // An unknown outcome may be ours: then the watch shows our own claim, which we may use.
-            Attempt::Conflict | Attempt::Failed(_) => {
+            Attempt::Conflict | Attempt::Gone | Attempt::Failed(_) => {
                 tracked.rest = now.after(FIRST_PAUSE);
                 None
             }
@@ -482,7 +504,7 @@ impl Pool {
                 tracked.used = Use::None;
                 self.see(*daemon, now);
             }
-            Attempt::Conflict | Attempt::Failed(_) => {
+            Attempt::Conflict | Attempt::Gone | Attempt::Failed(_) => {
                 tracked.used = Use::Kept;
                 tracked.rest = now.after(FIRST_PAUSE);
             }
@@ -493,7 +515,7 @@ impl Pool {
     pub fn renewed(&mut self, uid: &Uid, attempt: Attempt, now: Timestamp) {
         match attempt {
             Attempt::Done(daemon) => self.see(*daemon, now),
-            Attempt::Conflict | Attempt::Failed(_) => {
+            Attempt::Conflict | Attempt::Gone | Attempt::Failed(_) => {
                 if let Some(tracked) = self.daemons.get_mut(uid) {
                     tracked.rest = now.after(FIRST_PAUSE);
                 }
@@ -501,11 +523,13 @@ impl Pool {
         }
     }
 
-    /// The answer to [`Action::Delete`]: the watch tells of success, so only failures count.
+    /// The answer to [`Action::Delete`]: the watch tells of success, so only failures count, and a pod that is gone
+    /// without the watch's having told.
     pub fn deleted(&mut self, uid: &Uid, attempt: &Attempt, now: Timestamp) {
         let Some(tracked) = self.daemons.get_mut(uid) else { return };
         match attempt {
             Attempt::Done(_) => tracked.daemon.ending = true,
+            Attempt::Gone => self.gone(uid, None, now),
             Attempt::Conflict | Attempt::Failed(_) => {
                 tracked.used = if self.rules.me_on(&tracked.daemon) { Use::Kept } else { Use::None };
                 tracked.rest = now.after(FIRST_PAUSE);

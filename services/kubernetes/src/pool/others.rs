@@ -58,7 +58,7 @@ impl Pool {
                 true
             }
             // The watch will tell.
-            Attempt::Conflict | Attempt::Failed(_) => false,
+            Attempt::Conflict | Attempt::Gone | Attempt::Failed(_) => false,
         };
         let Some(tracked) = self.daemons.get_mut(uid) else { return };
         if tracked.silence != Silence::Asked {

@@ -1,5 +1,6 @@
 //! Several workers, each with a pool and a late view of its own, against one API server that only compares and
-//! swaps. Answers are lost, workers restart, pods die. Whatever the order, bounds hold and everybody is served.
+//! swaps. Answers come late or are lost, workers restart, pods die or are removed by hand. Whatever the order, bounds
+//! hold and everybody is served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +10,9 @@ use super::*;
 use crate::testing::{AppDaemon, rules};
 
 const STEP: Duration = Duration::from_millis(500);
+
+/// In how many steps an answer comes, at the latest.
+const LATEST: u64 = 12;
 
 /// Numbers that a test run can repeat.
 struct Chance(u64);
@@ -24,9 +28,18 @@ impl Chance {
     }
 }
 
+/// What a watch tells.
+#[derive(Clone)]
+enum Event {
+    Seen(Daemon),
+    Gone(Daemon),
+}
+
 /// The API server and the nodes.
 struct Cluster {
     pods: BTreeMap<u16, Daemon>,
+    /// Everything that ever happened.
+    events: Vec<Event>,
     ready_at: BTreeMap<Uid, Timestamp>,
     gone_at: BTreeMap<Uid, Timestamp>,
     /// Every app whose build was ever begun on a pod.
@@ -44,7 +57,12 @@ impl Cluster {
         let Some(pod) = self.pods.get_mut(&seat) else { return Attempt::Conflict };
         change(pod);
         pod.version = self.version.to_string();
+        self.events.push(Event::Seen(pod.clone()));
         Attempt::Done(Box::new(pod.clone()))
+    }
+
+    fn remove(&mut self, seat: u16) {
+        self.events.extend(self.pods.remove(&seat).map(Event::Gone));
     }
 
     fn is(&self, seat: u16, uid: &Uid, version: Option<&String>) -> bool {
@@ -118,6 +136,9 @@ impl Cluster {
                 None => Attempt::Conflict,
             },
             Action::Delete { uid, seat, version, why } => {
+                if self.pods.get(seat).is_none_or(|pod| pod.uid != *uid) {
+                    return Attempt::Gone;
+                }
                 if !self.is(*seat, uid, version.as_ref()) {
                     return Attempt::Conflict;
                 }
@@ -153,8 +174,9 @@ impl Cluster {
         for seat in seats {
             let pod = &self.pods[&seat];
             let uid = pod.uid.clone();
-            if self.gone_at.get(&uid).is_some_and(|&at| at <= now) {
-                self.pods.remove(&seat);
+            let by_hand = trouble && chance.one_in(120);
+            if by_hand || self.gone_at.get(&uid).is_some_and(|&at| at <= now) {
+                self.remove(seat);
             } else if pod.phase == Phase::Starting(None) && self.ready_at[&uid] <= now {
                 let host = u16::try_from(self.made).unwrap();
                 self.touch(seat, |pod| pod.phase = Phase::Ready(AppDaemon::address(host)));
@@ -167,6 +189,10 @@ impl Cluster {
 
 struct Worker {
     pool: Pool,
+    /// How many events it has heard of; nothing before it has listed everything.
+    heard: Option<usize>,
+    /// What is still to be answered, and when.
+    answers: Vec<(Timestamp, Action, Attempt)>,
     /// What runs, and when it ends.
     builds: BTreeMap<Uid, Timestamp>,
     waiting: BTreeMap<Ticket, (AppName, TrustDomain)>,
@@ -188,12 +214,35 @@ impl Worker {
     fn start(rules: &Rules, number: usize, restarts: u32) -> Self {
         let mut rules = configured(rules, number);
         rules.me = Holder { worker: format!("worker-{number}"), incarnation: restarts.to_string() };
-        Self { pool: Pool::new(rules), builds: BTreeMap::new(), waiting: BTreeMap::new(), restarts }
+        Self {
+            pool: Pool::new(rules),
+            heard: None,
+            answers: Vec::new(),
+            builds: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            restarts,
+        }
     }
 
     fn join(&mut self, (app, trust): (AppName, TrustDomain), now: Timestamp) {
         let ticket = self.pool.join(app.clone(), trust.clone(), now);
         self.waiting.insert(ticket, (app, trust));
+    }
+
+    /// Lists everything, or hears what happened since.
+    fn hear(&mut self, cluster: &Cluster, now: Timestamp) {
+        match self.heard {
+            None => self.pool.resync(cluster.pods.values().cloned().collect(), now),
+            Some(heard) => {
+                for event in &cluster.events[heard..] {
+                    match event {
+                        Event::Seen(daemon) => self.pool.see(daemon.clone(), now),
+                        Event::Gone(last) => self.pool.gone(&last.uid, Some(last), now),
+                    }
+                }
+            }
+        }
+        self.heard = Some(cluster.events.len());
     }
 
     fn answer(&mut self, action: &Action, attempt: Attempt, now: Timestamp) -> Option<Grant> {
@@ -225,11 +274,14 @@ impl World {
             if self.trouble && self.chance.one_in(100) {
                 self.restart(number);
             }
-            // A view may be late by any number of steps.
+            // A view may be late by any number of steps, and a watch may have to start over.
             if !self.trouble || !self.chance.one_in(3) {
-                let seen = self.cluster.pods.values().cloned().collect();
-                self.workers[number].pool.resync(seen, self.now);
+                if self.trouble && self.chance.one_in(50) {
+                    self.workers[number].heard = None;
+                }
+                self.workers[number].hear(&self.cluster, self.now);
             }
+            self.answer(number);
             self.end_builds(number);
             for action in self.workers[number].pool.decide(self.now, 0.5) {
                 self.act(number, &action);
@@ -266,8 +318,21 @@ impl World {
             self.cluster.apply(action, number, self.now, !self.trouble, &mut self.chance)
         };
         let attempt = if lost { Attempt::Failed("the answer was lost".into()) } else { attempt };
-        if let Some(grant) = self.workers[number].answer(action, attempt, self.now) {
-            self.begin(number, &grant);
+        let steps = self.chance.below(LATEST + 1);
+        let at = self.now.after(STEP * u32::try_from(steps).unwrap());
+        self.workers[number].answers.push((at, action.clone(), attempt));
+        self.answer(number);
+    }
+
+    /// Whatever is due, in the order in which it was asked.
+    fn answer(&mut self, number: usize) {
+        let asked = std::mem::take(&mut self.workers[number].answers);
+        let (due, later): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(at, ..)| *at <= self.now);
+        self.workers[number].answers = later;
+        for (_, action, attempt) in due {
+            if let Some(grant) = self.workers[number].answer(&action, attempt, self.now) {
+                self.begin(number, &grant);
+            }
         }
     }
 
@@ -313,7 +378,7 @@ proptest! {
         }
         let crew = (0..workers).map(|number| Worker::start(&rules, number, 0)).collect();
         let cluster = Cluster {
-            pods: BTreeMap::new(), ready_at: BTreeMap::new(), gone_at: BTreeMap::new(), served: BTreeMap::new(),
+            pods: BTreeMap::new(), events: Vec::new(), ready_at: BTreeMap::new(), gone_at: BTreeMap::new(), served: BTreeMap::new(),
             beaten_at: BTreeMap::new(), version: 0, made: 0, rules,
         };
         let mut world =

@@ -458,3 +458,53 @@ fn an_older_view_is_no_news() {
     pool.join(app("citation"), atlas(), START);
     assert_eq!(claims(&pool.decide(START, 0.0)), [0]);
 }
+
+/// Removed before it was scheduled, while its certificate was still being written.
+#[test]
+fn a_pod_that_is_gone_is_not_brought_back_by_the_answer_of_whoever_made_it() {
+    let mut pool = pool_by(quiet(), vec![]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
+    let made = AppDaemon::ready(0).phase(Phase::Starting(None)).daemon();
+    pool.see(made.clone(), at(1));
+    pool.gone(&made.uid, None, at(2));
+    assert_eq!(creates(&pool.decide(at(2), 0.0)), [0], "the seat is empty");
+    pool.created(0, Attempt::Done(Box::new(made)), at(3), 0.0);
+    assert_eq!(pool.daemons().count(), 0);
+    // Nor does it stand for the one that is being made now.
+    assert_eq!(pool.decide(at(4), 0.0), []);
+}
+
+#[test]
+fn a_pod_that_was_never_seen_and_is_gone_is_not_brought_back_either() {
+    let mut pool = pool_by(quiet(), vec![]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
+    let made = AppDaemon::ready(0).phase(Phase::Starting(None)).daemon();
+    pool.gone(&made.uid, Some(&made), at(1));
+    pool.created(0, Attempt::Done(Box::new(made)), at(2), 0.0);
+    assert_eq!(pool.daemons().count(), 0);
+}
+
+#[test]
+fn late_answers_of_renewals_and_looks_bring_no_daemon_back() {
+    let mut pool = pool_by(quiet(), vec![AppDaemon::ready(0).daemon()]);
+    let ticket = pool.join(app("citation"), atlas(), START);
+    let (uid, held) = granted(&mut pool, ticket);
+    pool.gone(&uid, None, at(1));
+    pool.renewed(&uid, Attempt::Done(Box::new(held.clone())), at(2));
+    pool.looked(&uid, Attempt::Done(Box::new(held)), at(2));
+    assert_eq!(pool.daemons().count(), 0);
+}
+
+/// Whatever the reason why the pool believes in it.
+#[test]
+fn a_pod_that_the_api_server_does_not_know_any_more_is_forgotten() {
+    let over = AppDaemon::ready(0).phase(Phase::Over(Cause::Evicted)).daemon();
+    let mut pool = pool_by(quiet(), vec![over]);
+    assert_eq!(deletes(&pool.decide(START, 0.0)), [(0, Retirement::Over(Cause::Evicted))]);
+    pool.deleted(&Uid("uid-0".into()), &Attempt::Conflict, START);
+    assert_eq!(deletes(&pool.decide(at(1), 0.0)), [(0, Retirement::Over(Cause::Evicted))]);
+    pool.deleted(&Uid("uid-0".into()), &Attempt::Gone, at(1));
+    assert_eq!((pool.daemons().count(), pool.decide(at(2), 0.0)), (0, vec![]));
+}
