@@ -10,9 +10,10 @@ use fabrique_ports::Ambient;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
 use kube::{Client, Resource, ResourceExt};
 use secrecy::ExposeSecret;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::config::{Isolation, Settings};
@@ -38,8 +39,8 @@ pub(crate) struct Make {
 }
 
 pub(crate) struct Cluster {
+    client: Client,
     pub(crate) pods: Api<Pod>,
-    secrets: Api<Secret>,
     config_maps: Api<ConfigMap>,
     nodes: Api<Node>,
     pub(crate) settings: Settings,
@@ -57,9 +58,9 @@ impl Cluster {
         let namespace = &settings.namespace;
         Self {
             pods: Api::namespaced(client.clone(), namespace),
-            secrets: Api::namespaced(client.clone(), namespace),
             config_maps: Api::namespaced(client.clone(), namespace),
-            nodes: Api::all(client),
+            nodes: Api::all(client.clone()),
+            client,
             settings,
             ca,
             ambient,
@@ -202,9 +203,8 @@ impl Cluster {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         let pod = self.call("create a builder", self.pods.create(&params, &pod)).await?;
         let certificate = certificate(&secret, owner_of(&pod)?, &identity, self.ca.certificate());
-        if let Err(error) =
-            self.call("create a builder's certificate", self.secrets.create(&params, &certificate)).await
-        {
+        let (namespace, limit) = (&self.settings.namespace, self.settings.patience.request);
+        if let Err(error) = write_certificate(&self.client, namespace, &certificate, limit).await {
             // Without it the pod would hang about until it is overdue.
             let uid = pod.metadata.uid.clone().unwrap_or_default();
             if let Err(error) = self.delete(*seat, &uid, None).await {
@@ -307,6 +307,21 @@ pub(crate) async fn read_text<T: DeserializeOwned>(
     serde_json::from_str(&text).map_err(|_| KubernetesError::Answer { what: "what can be read" })
 }
 
+/// The answer has the private key too, so it is read by [`read_text`].
+async fn write_certificate(
+    client: &Client,
+    namespace: &str,
+    certificate: &Secret,
+    limit: Duration,
+) -> Result<(), KubernetesError> {
+    const WHAT: &str = "create a builder's certificate";
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+    let body = serde_json::to_vec(certificate).map_err(|_| KubernetesError::Answer { what: WHAT })?;
+    let request = Request::new(Secret::url_path(&(), Some(namespace))).create(&params, body);
+    let request = request.map_err(|_| KubernetesError::Answer { what: WHAT })?;
+    read_text::<IgnoredAny>(limit, WHAT, client.request_text(request)).await.map(drop)
+}
+
 /// The labels of everything that is the builders', by which operators find it: see [`labels::builders`].
 fn own_labels() -> BTreeMap<String, String> {
     let labels = [(labels::MANAGED_BY, labels::FABRIQUE), (labels::COMPONENT, labels::BUILDER)];
@@ -367,6 +382,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::{Log, answering};
 
     #[test]
     fn a_certificate_is_found_by_the_selector_of_builders() {
@@ -379,6 +395,27 @@ mod tests {
             assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
         }
         assert_eq!(secret.metadata.owner_references, Some(vec![pod]));
+    }
+
+    /// The API server answers with what it was given, and somebody in between may spoil that.
+    #[tokio::test]
+    async fn a_private_key_is_not_told_to_anybody_when_the_answer_cannot_be_read() {
+        let log = Log::default();
+        let _logged = tracing::subscriber::set_default(log.clone());
+        let identity = Identity { certificate: "theirs".to_owned(), key: "hunter2".into() };
+        let secret = certificate("builder-0-1", OwnerReference::default(), &identity, "of all");
+        let limit = Duration::from_secs(10);
+        for spoilt in [
+            r#"{"metadata": {"name": "builder-0-1"}, "stringData": {"tls.key": "hunter2"}, "data"#,
+            r#"{"metadata": "hunter2", "data": {"tls.key": "hunter2"}}"#,
+        ] {
+            let client = answering(spoilt).await;
+            let written = write_certificate(&client, "builders", &secret, limit).await;
+            let told = format!("{written:?} {}", log.text());
+            assert!(!told.contains("hunter2"), "{told}");
+        }
+        tracing::warn!(seen = "by the log");
+        assert!(log.text().contains("by the log"), "what is logged is seen here");
     }
 
     #[test]

@@ -1,12 +1,18 @@
 //! Settings and names that tests start from.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fabrique_core::app::BuildResources;
 use fabrique_core::id::{AppName, TrustDomain};
 use fabrique_core::time::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Client;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tracing::field::{Field, Visit};
+use tracing::span;
 
 use crate::config::{Bytes, Isolation, PoolSettings, Resources, Settings};
 use crate::pod::Generation;
@@ -169,4 +175,68 @@ impl AppDaemon {
     pub(crate) fn daemon(self) -> Daemon {
         self.0
     }
+}
+
+/// Everything that is logged, at every level.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<String>>);
+
+impl Log {
+    pub(crate) fn text(&self) -> String {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Visit for &Log {
+    fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
+        self.0.lock().unwrap().push_str(&format!("{value:?}\n"));
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
+        attributes.record(&mut &*self);
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, values: &span::Record<'_>) {
+        values.record(&mut &*self);
+    }
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut &*self);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A server that answers everything with `body`.
+pub(crate) async fn answering(body: &'static str) -> Client {
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (mut request, mut part) = (Vec::new(), [0; 4096]);
+            while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+                match stream.read(&mut part).await {
+                    Ok(0) | Err(_) => break,
+                    Ok(length) => request.extend_from_slice(&part[..length]),
+                }
+            }
+            let length = body.len();
+            let answer =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            stream.write_all(answer.as_bytes()).await.ok();
+        }
+    });
+    Client::try_from(kube::Config::new(format!("http://{address}").parse().unwrap())).unwrap()
 }

@@ -1,12 +1,7 @@
-use std::sync::{Arc, Mutex};
-
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
-use tracing::field::{Field, Visit};
-use tracing::span;
 
 use super::*;
+use crate::testing::{Log, answering};
 
 fn place(namespace: &str, name: &str) -> SecretPlace {
     SecretPlace { namespace: namespace.to_owned(), name: name.to_owned() }
@@ -98,64 +93,6 @@ proptest! {
     }
 }
 
-/// Everything that is logged, at every level.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<String>>);
-
-impl Visit for &Log {
-    fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
-        self.0.lock().unwrap().push_str(&format!("{value:?}\n"));
-    }
-}
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
-        attributes.record(&mut &*self);
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, values: &span::Record<'_>) {
-        values.record(&mut &*self);
-    }
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        event.record(&mut &*self);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
-/// A server that answers everything with `body`.
-async fn answering(body: &'static str) -> Client {
-    rustls::crypto::ring::default_provider().install_default().ok();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let (mut request, mut part) = (Vec::new(), [0; 4096]);
-            while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-                match stream.read(&mut part).await {
-                    Ok(0) | Err(_) => break,
-                    Ok(length) => request.extend_from_slice(&part[..length]),
-                }
-            }
-            let length = body.len();
-            let answer =
-                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
-            stream.write_all(answer.as_bytes()).await.ok();
-        }
-    });
-    Client::try_from(kube::Config::new(format!("http://{address}").parse().unwrap())).unwrap()
-}
-
 #[tokio::test]
 async fn an_answer_that_cannot_be_read_is_not_told_to_anybody() {
     let log = Log::default();
@@ -165,9 +102,9 @@ async fn an_answer_that_cannot_be_read_is_not_told_to_anybody() {
     let writer = SecretWriter::new(answering(body).await, Duration::from_secs(10));
     let error = writer.derive(&derivation(), false).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Unexpected);
-    let told = format!("{error} {error:?} {}", log.0.lock().unwrap());
+    let told = format!("{error} {error:?} {}", log.text());
     assert!(told.contains("the secret postgres/pg-role-pgvector"), "{told}");
     assert!(!told.contains("aHVudGVyMg"), "{told}");
     tracing::warn!(seen = "by the log");
-    assert!(log.0.lock().unwrap().contains("by the log"), "what is logged is seen here");
+    assert!(log.text().contains("by the log"), "what is logged is seen here");
 }
