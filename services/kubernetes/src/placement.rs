@@ -468,6 +468,12 @@ fn log_retirement(seat: u16, why: &Retirement) {
         Retirement::Overdue(Some(cause)) => tracing::warn!(pod, %cause, "a builder is given up"),
         Retirement::Overdue(None) => tracing::warn!(pod, "a builder that did not become ready is given up"),
         Retirement::Abandoned => tracing::warn!(pod, "a builder whose worker is gone is recycled"),
+        Retirement::Unfinished => {
+            tracing::warn!(
+                pod,
+                "a builder that was made without an answer has no certificate, and is removed"
+            );
+        }
         Retirement::Doubt => tracing::info!(pod, "a builder in doubt is recycled"),
         Retirement::Outdated | Retirement::Spent | Retirement::Idle | Retirement::Reclaimed => {
             tracing::info!(pod, ?why, "a builder is retired");

@@ -61,7 +61,11 @@ impl Pool {
         }
         let mut failed_to_start = false;
         for tracked in self.daemons.values_mut() {
-            let Some(why) = self.rules.retirement(tracked, now, &mut spare) else { continue };
+            let unsure = self.unsure.contains(&tracked.daemon.seat);
+            let unfinished = unsure && self.rules.is_unfinished(tracked, now);
+            let why = unfinished.then_some(Retirement::Unfinished);
+            let why = why.or_else(|| self.rules.retirement(tracked, now, &mut spare));
+            let Some(why) = why else { continue };
             // What another configuration cannot start says nothing about ours.
             if !tracked.was_ready
                 && !self.rules.is_strange(&tracked.daemon)
@@ -209,6 +213,8 @@ impl Pool {
         // The lowest, as everybody does, so that two who miss the same daemon make one.
         let seat = (0..self.rules.pool.total).find(|&seat| self.is_empty(seat));
         let Some(seat) = seat.filter(|_| !full && now >= self.create_after) else { return false };
+        // What shows up now may be what is being made.
+        self.unsure.remove(&seat);
         self.coming.insert(seat, Coming { trust: trust.clone(), resources, until: None });
         actions.push(Action::Create { seat, trust: trust.clone(), resources, avoid });
         true
@@ -425,7 +431,7 @@ impl Tracked {
         // What is over or doubted is no use to anybody, whatever has changed about it; anything else is retired
         // only as it was seen.
         let version = match &why {
-            Retirement::Over(_) | Retirement::Doubt => None,
+            Retirement::Over(_) | Retirement::Doubt | Retirement::Unfinished => None,
             Retirement::Abandoned
             | Retirement::Outdated
             | Retirement::Spent

@@ -18,6 +18,7 @@
 mod daemon;
 mod decide;
 mod elsewhere;
+mod making;
 mod others;
 mod rank;
 mod wishes;
@@ -201,6 +202,8 @@ pub enum Retirement {
     Over(Cause),
     /// Somebody doubts it.
     Doubt,
+    /// Nobody knows what became of its making: it has no certificate, and never becomes ready.
+    Unfinished,
     /// Its worker is gone, and what it left behind is unknown.
     Abandoned,
     /// It was made with an older configuration.
@@ -282,6 +285,8 @@ pub struct Pool {
     wishes: BTreeMap<AppName, BuildResources>,
     /// Nodes that failed builds, by app.
     avoided: BTreeMap<AppName, Vec<Avoided>>,
+    /// Seats in which a pod of ours may stand that nobody finished.
+    unsure: BTreeSet<u16>,
     /// No pod is made before this.
     create_after: Timestamp,
     /// Attempts at pods that failed in a row.
@@ -308,6 +313,7 @@ impl Pool {
             grown: BTreeMap::new(),
             wishes: BTreeMap::new(),
             avoided: BTreeMap::new(),
+            unsure: BTreeSet::new(),
             create_after: Timestamp(0),
             failures: 0,
             trouble: None,
@@ -436,31 +442,6 @@ impl Pool {
     /// Leaves the queue. A daemon that is being claimed for the ticket is kept for the next one.
     pub fn leave(&mut self, ticket: Ticket) {
         self.demands.retain(|demand| demand.ticket != ticket);
-    }
-
-    /// The answer to [`Action::Create`]. `jitter` is between zero and one.
-    pub fn created(&mut self, seat: u16, attempt: Attempt, now: Timestamp, jitter: f64) {
-        match attempt {
-            Attempt::Done(daemon) => self.see(*daemon, now),
-            Attempt::Conflict | Attempt::Gone => {
-                if let Some(coming) = self.coming.get_mut(&seat) {
-                    coming.until = Some(now.after(FIRST_PAUSE));
-                }
-            }
-            Attempt::Failed(problem) => {
-                self.coming.remove(&seat);
-                self.trouble = Some(problem);
-                self.pause(now, jitter);
-            }
-        }
-    }
-
-    /// No further pod for a while, longer after each failure in a row.
-    fn pause(&mut self, now: Timestamp, jitter: f64) {
-        let doublings = self.failures.min(16);
-        self.failures = self.failures.saturating_add(1);
-        let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(self.rules.longest_pause);
-        self.create_after = now.after(pause.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0));
     }
 
     /// The answer to [`Action::Claim`]. A grant is for whoever waited with its ticket; when nobody does any more,

@@ -317,6 +317,10 @@ impl World {
         } else {
             self.cluster.apply(action, number, self.now, !self.trouble, &mut self.chance)
         };
+        if let (true, Action::Create { .. }, Attempt::Done(pod)) = (lost, action, &attempt) {
+            // Its certificate is never written.
+            self.cluster.ready_at.insert(pod.uid.clone(), Timestamp(u64::MAX));
+        }
         let attempt = if lost { Attempt::Failed("the answer was lost".into()) } else { attempt };
         let steps = self.chance.below(LATEST + 1);
         let at = self.now.after(STEP * u32::try_from(steps).unwrap());
