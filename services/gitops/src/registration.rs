@@ -2,6 +2,7 @@
 
 mod app;
 mod application;
+mod ceiling;
 mod environment;
 mod relations;
 mod resources;
@@ -13,6 +14,7 @@ use fabrique_core::id::{AppName, BranchName, EnvironmentName, ImageRepository, R
 use fabrique_yaml::{Finding, Reader};
 
 pub use application::{Choice, SourceForm};
+pub use ceiling::{Ceiling, above};
 pub(crate) use environment::read_bindings;
 
 use crate::layout;

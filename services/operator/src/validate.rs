@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use fabrique_core::app::App;
 use fabrique_core::id::{RelPath, Revision};
 use fabrique_gitops::head;
+use fabrique_gitops::registration::{self, Ceiling};
 use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree, layout};
 use fabrique_observer::AppsReader;
 use fabrique_observer::declared::contract_of;
@@ -72,20 +73,28 @@ pub struct Validation {
     pub apps: usize,
     /// Everything that is wrong, by file and line.
     pub findings: Vec<Finding>,
+    /// What registrations ask of builders beyond what these have, by file and line.
+    pub beyond: Vec<fabrique_declarations::Finding>,
 }
 
 impl Validation {
-    fn of(commit: Option<Revision>, tree: &Tree, registrations: &Registrations) -> Self {
+    fn of(
+        commit: Option<Revision>,
+        tree: &Tree,
+        registrations: &Registrations,
+        most: Option<&Ceiling>,
+    ) -> Self {
         let mut findings: Vec<Finding> = registrations.findings.iter().map(Finding::from).collect();
         findings.extend(registrations.apps.values().flat_map(|app| environments(tree, app)));
         findings.sort();
-        Self { commit, apps: registrations.apps.len(), findings }
+        let beyond = most.map(|most| registration::above(tree, most)).unwrap_or_default();
+        Self { commit, apps: registrations.apps.len(), findings, beyond }
     }
 
     /// How the process ends.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        Exit::ok_if(self.findings.is_empty())
+        Exit::ok_if(self.findings.is_empty() && self.beyond.is_empty())
     }
 }
 
@@ -103,23 +112,23 @@ fn environments(tree: &Tree, app: &App) -> Vec<Finding> {
     head::observe(tree, app).into_iter().filter_map(finding).collect()
 }
 
-/// Checks `cluster/apps` as it is now.
+/// Checks `cluster/apps` as it is now. `most` is what builds may have, where that is known.
 ///
 /// # Errors
 /// When it cannot be read.
-pub async fn live(apps: &AppsReader) -> Result<Validation, OperatorError> {
+pub async fn live(apps: &AppsReader, most: Option<&Ceiling>) -> Result<Validation, OperatorError> {
     let apps = apps.read().await?;
-    Ok(Validation::of(Some(apps.commit.clone()), &apps.tree, &apps.registrations))
+    Ok(Validation::of(Some(apps.commit.clone()), &apps.tree, &apps.registrations, most))
 }
 
 /// Checks a working copy of `cluster/apps`, for use before a push. Reads files: call it where blocking is
-/// allowed. Symlinks are not followed.
+/// allowed. Symlinks are not followed. `most` is what builds may have, where that is known.
 ///
 /// # Errors
 /// When a file cannot be read, or there are too many.
-pub fn directory(root: &Path, rules: &Rules) -> Result<Validation, OperatorError> {
+pub fn directory(root: &Path, rules: &Rules, most: Option<&Ceiling>) -> Result<Validation, OperatorError> {
     let tree = checkout(root)?;
-    let mut validation = Validation::of(None, &tree, &Registrations::load(&tree, rules));
+    let mut validation = Validation::of(None, &tree, &Registrations::load(&tree, rules), most);
     validation.findings.extend(contract_of(&tree).err().into_iter().flatten().map(Finding::from));
     validation.findings.sort();
     Ok(validation)
@@ -249,7 +258,7 @@ mod tests {
         write(root.path(), "apps/bad/app.yaml", &registration("bad", "-x"));
         write(root.path(), "apps/worse/app.yaml", "kind: App\nkind: App\n");
         write(root.path(), "apps/good/prod/composition.yaml", "nonsense: true\n");
-        let validation = directory(root.path(), &rules()).unwrap();
+        let validation = directory(root.path(), &rules(), None).unwrap();
         assert_eq!((validation.apps, validation.exit()), (1, Exit::Findings));
         let places: Vec<_> = validation.findings.iter().map(|f| (f.file.as_str(), f.line)).collect();
         assert!(places.contains(&("apps/bad/app.yaml", 5)), "{places:?}");
@@ -261,7 +270,7 @@ mod tests {
     fn a_directory_without_findings_is_well() {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), "apps/good/app.yaml", &registration("good", "main"));
-        let validation = directory(root.path(), &rules()).unwrap();
+        let validation = directory(root.path(), &rules(), None).unwrap();
         assert_eq!((validation.apps, validation.findings.len(), validation.exit()), (1, 0, Exit::Ok));
     }
 
@@ -271,7 +280,7 @@ mod tests {
         write(root.path(), "elsewhere.yaml", &registration("linked", "main"));
         fs::create_dir_all(root.path().join("apps/linked")).unwrap();
         std::os::unix::fs::symlink("../../elsewhere.yaml", root.path().join("apps/linked/app.yaml")).unwrap();
-        let validation = directory(root.path(), &rules()).unwrap();
+        let validation = directory(root.path(), &rules(), None).unwrap();
         assert_eq!(validation.apps, 0);
         assert!(validation.findings[0].what.contains("symlink"), "{validation:?}");
     }
@@ -279,7 +288,7 @@ mod tests {
     #[test]
     fn a_mistyped_path_is_no_cluster_without_apps() {
         let root = tempfile::tempdir().unwrap();
-        let error = directory(&root.path().join("nowhere"), &rules()).unwrap_err();
+        let error = directory(&root.path().join("nowhere"), &rules(), None).unwrap_err();
         assert_eq!(error.exit(), Exit::Usage);
     }
 }

@@ -409,7 +409,7 @@ async fn what_does_not_exist_is_answered_with_what_was_meant() {
 #[tokio::test]
 async fn the_live_registrations_are_validated_with_places() {
     let cluster = cluster().await;
-    let validation = validate::live(&cluster.apps()).await.unwrap();
+    let validation = validate::live(&cluster.apps(), None).await.unwrap();
     assert_eq!((validation.apps, validation.exit()), (2, Exit::Findings));
     let finding = &validation.findings[0];
     assert_eq!((finding.file.as_str(), finding.line), ("apps/wrong/app.yaml", 5));

@@ -68,6 +68,7 @@ impl Report {
         self.checked.push(format!("{apps} registered{}", place.unwrap_or_default()));
         (self.commit, self.apps) = (validation.commit, validation.apps);
         self.findings.extend(validation.findings.into_iter().map(told));
+        self.findings.extend(validation.beyond);
     }
 
     fn declared(&mut self, declared: Declared) {
@@ -113,10 +114,12 @@ pub(crate) async fn live(console: Console, adapters: &Adapters, wanted: &Validat
     if !configured.is_empty() {
         return refuse(console, configured);
     }
-    let mut validation = validate::live(&adapters.apps).await?;
+    let most = named::ceiling(&adapters.config);
+    let mut validation = validate::live(&adapters.apps, most.as_ref()).await?;
     if let Some(app) = only {
         let own = format!("apps/{app}/");
         validation.findings.retain(|finding| finding.file.starts_with(&own));
+        validation.beyond.retain(|finding| finding.file.starts_with(&own));
     }
     let ports = declared::Ports {
         forge: Arc::clone(&adapters.forge) as _,
@@ -154,7 +157,9 @@ pub(crate) fn offline(console: Console, wanted: &Validate, config: Option<&Confi
     if let Some(path) = &wanted.path {
         if wanted.is_cluster_apps(path) {
             let registries = config.map_or(&wanted.registry, |config| &config.registry.allowed);
-            report.registrations(validate::directory(path, &Rules { registries: registries.clone() })?);
+            let rules = Rules { registries: registries.clone() };
+            let most = config.and_then(named::ceiling);
+            report.registrations(validate::directory(path, &rules, most.as_ref())?);
         } else {
             let declared = declared::directory(path, &wanted.overlay)?;
             if declared.declarations == 0 && declared.findings.is_empty() {

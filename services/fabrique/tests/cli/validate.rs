@@ -185,6 +185,49 @@ async fn files_that_are_right_are_not_in_the_way_and_one_that_is_missing_is_name
     assert!(said.out.contains("correct kubernetes.builders_file"), "{said:?}");
 }
 
+/// What no builder would be made for is told before it is pushed, with its line, where the builders' file is named.
+#[tokio::test]
+async fn a_registration_that_asks_for_more_than_builders_may_have_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let pods = folder.path().join("builders.yaml");
+    fs::write(&pods, format!("{BUILDERS}max: {{ memory: 32Gi }}\n")).unwrap();
+    let config =
+        configured(folder.path(), &format!("{GOOD}kubernetes: {{ builders_file: {} }}\n", pods.display()));
+    let checkout = folder.path().join("checkout");
+    let app = checkout.join("apps/citation");
+    fs::create_dir_all(&app).unwrap();
+    let registration = |memory: &str| {
+        format!(
+            "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: citation }}\nspec:\n  \
+             source: {{ repo: atlas/citation }}\n  image: registry:80/citation\n  build:\n    \
+             resources: {{ cpu: 99, memory: {memory} }}\n"
+        )
+    };
+    let (config, path) = (config.to_str().unwrap(), checkout.to_str().unwrap());
+    let named = ["--config", config, "validate", "--path", path];
+    let unnamed = ["validate", "--path", path, "--registry", "registry:80"];
+
+    fs::write(app.join("app.yaml"), registration("64Gi")).unwrap();
+    let said = say(&named).await;
+    assert_eq!((said.code, said.err.as_str()), (1, ""), "{said:?}");
+    let line = "apps/citation/app.yaml:8:35: build.resources.memory of 64Gi is declared, max.memory of the builders' \
+                file permits 32Gi at the most; ask for 32Gi or less, or raise max.memory there";
+    assert!(said.out.lines().any(|said| said == line), "{said:?}");
+    assert!(said.out.ends_with("1 app registered, 1 finding\n"), "{said:?}");
+    let json = say(&[&named[..], &["-o", "json"]].concat()).await.json();
+    let finding = &json["findings"][0];
+    assert_eq!(
+        (&finding["line"], &finding["declared"]),
+        (&8.into(), &"build.resources.memory of 64Gi".into())
+    );
+    assert!(finding["found"].as_str().unwrap().contains("permits 32Gi"), "{json}");
+    // Nobody knows what builders may have where no file says so.
+    say(&unnamed).await.ok();
+
+    fs::write(app.join("app.yaml"), registration("32Gi")).unwrap();
+    say(&named).await.ok();
+}
+
 const DECLARATION: &str = "codeLocation: citation\nready: true\ncontractVersion: 3\n";
 const OVERLAY: &str = "images:\n  - { name: 'registry:80/citation', digest: __CITATION_IMAGE_DIGEST__ }\n";
 const PATCH: &str = "\

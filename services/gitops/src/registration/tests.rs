@@ -109,6 +109,33 @@ apps/small/app.yaml:7:133: registry_cache: "yes" is none of off, export, import,
 }
 
 #[test]
+fn every_amount_above_what_builders_permit_is_told_with_its_line() {
+    let with = |resources: &str| format!("{SMALLEST}  build:\n    resources:\n{resources}");
+    let much = with("      cpu: 9\n      cpu_limit: 2\n      memory: 2Gi\n      memory_limit: 64Gi\n");
+    let wrong = with("      cpu: much\n      ephemeral_storage: 51Gi\n");
+    let right = with("      cpu: 8\n      memory: 32Gi\n");
+    let tree = tree(&[
+        ("apps/much/app.yaml", &much),
+        ("apps/wrong/app.yaml", &wrong),
+        ("apps/right/app.yaml", &right),
+        ("apps/silent/app.yaml", SMALLEST),
+        ("apps/broken/app.yaml", "spec: ["),
+    ]);
+    let most = Ceiling {
+        cpu: Some(Millicores(8000)),
+        memory: Some(Bytes::gibi(32)),
+        ephemeral_storage: Some(Bytes::gibi(50)),
+    };
+    let told: Vec<String> = above(&tree, &most).iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(told.join("\n"), @"
+apps/much/app.yaml:9:12: build.resources.cpu of 9 is declared, max.cpu of the builders' file permits 8 at the most; ask for 8 or less, or raise max.cpu there
+apps/much/app.yaml:12:21: build.resources.memory_limit of 64Gi is declared, max.memory of the builders' file permits 32Gi at the most; ask for 32Gi or less, or raise max.memory there
+apps/wrong/app.yaml:10:26: build.resources.ephemeral_storage of 51Gi is declared, max.ephemeral_storage of the builders' file permits 50Gi at the most; ask for 50Gi or less, or raise max.ephemeral_storage there
+");
+    assert_eq!(above(&tree, &Ceiling::default()), []);
+}
+
+#[test]
 fn everything_wrong_in_a_file_is_said_at_once_with_place_and_remedy() {
     let bad = r#"apiVersion: fabrique/v2
 kind: App
