@@ -66,8 +66,8 @@
 //!   binary starts its own, which takes some 15 s. Whoever comes second waits for its turn.
 //! * **Network.** Nodes, servers, and the caller as `198.18.0.254` on the link `fabrique-bed`, share 198.18.0.0/24;
 //!   pods are 198.18.128.0/17, Services 198.19.0.0/17. Nothing is translated: the caller dials a pod by its address,
-//!   and a policy sees who asks. Nothing leads out, but to the world that a test makes: see
-//!   [`Cluster::outside_command`].
+//!   and a policy sees who asks. What a test starts at [`Cluster::CALLER`], as a [`Postgres`], is reached by pods.
+//!   Nothing leads out, but to the world that a test makes: see [`Cluster::outside_command`].
 //!
 //!   | what | where | name that pods resolve |
 //!   | --- | --- | --- |

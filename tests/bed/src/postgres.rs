@@ -1,6 +1,8 @@
 //! PostgreSQL: the distribution's, which speaks TLS, or one with pgvector, which does not.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command as Program;
@@ -19,7 +21,7 @@ use crate::tls::MutualTls;
 /// Who may do anything.
 const ADMIN: &str = "admin";
 
-/// A server of its own, on loopback, with passwords. Dropping it kills it and removes its folder.
+/// A server of its own with passwords, on loopback where nothing else is said. Dropping it kills it and removes its folder.
 #[derive(Debug)]
 pub struct Postgres {
     peer: Peer,
@@ -37,7 +39,7 @@ impl Postgres {
     /// # Errors
     /// When it cannot be had, made or started, with the end of its log.
     pub async fn start() -> Result<Self> {
-        Self::with(Build::Distribution).await
+        Self::with(Build::Distribution, Ipv4Addr::LOCALHOST).await
     }
 
     /// A newer one with the extension `vector`, downloaded when the cache lacks it, without TLS.
@@ -45,15 +47,24 @@ impl Postgres {
     /// # Errors
     /// As [`Postgres::start`].
     pub async fn start_with_vectors() -> Result<Self> {
-        Self::with(Build::Vectors).await
+        Self::with(Build::Vectors, Ipv4Addr::LOCALHOST).await
     }
 
-    async fn with(build: Build) -> Result<Self> {
-        let preparing = tokio::task::spawn_blocking(move || Self::prepare(build));
+    /// The same at another address of this machine, for everybody who reaches that: pods, at
+    /// [`Cluster::CALLER`](crate::Cluster::CALLER).
+    ///
+    /// # Errors
+    /// As [`Postgres::start`].
+    pub async fn start_with_vectors_at(address: Ipv4Addr) -> Result<Self> {
+        Self::with(Build::Vectors, address).await
+    }
+
+    async fn with(build: Build, address: Ipv4Addr) -> Result<Self> {
+        let preparing = tokio::task::spawn_blocking(move || Self::prepare(build, address));
         preparing.await.context("preparing PostgreSQL")??.started().await
     }
 
-    fn prepare(build: Build) -> Result<Made> {
+    fn prepare(build: Build, address: Ipv4Addr) -> Result<Made> {
         let cache = Cache::open()?;
         install::ensure(&cache, &[Product::Postgres])?;
         let folder = Folder::create()?;
@@ -87,15 +98,9 @@ impl Postgres {
                 chown(path, Some(account.uid), Some(account.gid))?;
             }
         }
-        let site = Site::free()?;
+        let site = Site::free_at(address)?;
         let user = account.switch.then(|| account.name.clone());
-        let mut make = Program::new("setpriv");
-        if let Some(user) = &user {
-            make.args(["--reuid", user, "--regid", user, "--init-groups"]);
-        }
-        make.arg("--").arg(bin.join("initdb")).args(["--username", ADMIN, "--auth", "scram-sha-256"]);
-        make.args(["--encoding", "UTF8", "--locale", "C", "--no-sync", "--pwfile"]).arg(&word);
-        run(make.arg("--pgdata").arg(&data).env("HOME", &home))?;
+        make_cluster(&bin, user.as_deref(), &home, &data)?;
         let settings = [
             ("listen_addresses", site.address().to_string()),
             ("port", site.port().to_string()),
@@ -133,7 +138,7 @@ impl Postgres {
         &self.peer
     }
 
-    /// Its port on 127.0.0.1.
+    /// Its port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.site.port()
@@ -161,7 +166,8 @@ impl Postgres {
     pub async fn sql(&self, database: &str, statement: &str) -> Result<String> {
         let mut command = Command::new(self.bin.join("psql"));
         command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set", "ON_ERROR_STOP=1"]);
-        command.args(["--host", "127.0.0.1", "--port", &self.port().to_string(), "--username", ADMIN]);
+        let (host, port) = (self.site.address().to_string(), self.port().to_string());
+        command.args(["--host", &host, "--port", &port, "--username", ADMIN]);
         command.args(["--dbname", database, "--command", statement]).kill_on_drop(true);
         let output = command.env("PGPASSWORD", &self.password).output().await?;
         let told = String::from_utf8_lossy(&output.stderr);
@@ -190,12 +196,26 @@ struct Made {
 impl Made {
     async fn started(self) -> Result<Postgres> {
         let Self { launch, site, bin, tls, password, folder } = self;
-        let probe =
-            ["--host".to_owned(), "127.0.0.1".to_owned(), "--port".to_owned(), site.port().to_string()];
+        let (host, port) = (site.address().to_string(), site.port().to_string());
+        let probe = ["--host".to_owned(), host, "--port".to_owned(), port];
         let ready = Ready::Command(bin.join("pg_isready"), probe.into());
         let peer = Peer::start("postgres", launch, ready, folder.path().join("postgres.log")).await?;
         Ok(Postgres { peer, site, bin, tls, password, _folder: folder })
     }
+}
+
+/// Makes the files of a server in `data`, for whoever reaches it and has a password. The administrator's is in `home`.
+fn make_cluster(bin: &Path, user: Option<&str>, home: &Path, data: &Path) -> Result<()> {
+    let mut make = Program::new("setpriv");
+    if let Some(user) = user {
+        make.args(["--reuid", user, "--regid", user, "--init-groups"]);
+    }
+    make.arg("--").arg(bin.join("initdb")).args(["--username", ADMIN, "--auth", "scram-sha-256"]);
+    make.args(["--encoding", "UTF8", "--locale", "C", "--no-sync", "--pwfile"]).arg(home.join("password"));
+    run(make.arg("--pgdata").arg(data).env("HOME", home))?;
+    // It listens at one address and nowhere else.
+    let mut admitted = OpenOptions::new().append(true).open(data.join("pg_hba.conf"))?;
+    writeln!(admitted, "host all all all scram-sha-256").context("admitting everybody with a password")
 }
 
 fn run(command: &mut Program) -> Result<()> {

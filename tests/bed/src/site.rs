@@ -17,7 +17,12 @@ pub(crate) struct Site {
 impl Site {
     /// A free port on loopback.
     pub(crate) fn free() -> Result<Self> {
-        free_port().map(Self::loopback)
+        Self::free_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// A port of another address of this machine that no other bed is given.
+    pub(crate) fn free_at(address: Ipv4Addr) -> Result<Self> {
+        free_port().map(|port| Self { socket: SocketAddrV4::new(address, port), entry: None })
     }
 
     /// A port on loopback.

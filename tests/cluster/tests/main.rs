@@ -5,6 +5,7 @@
 mod admission;
 mod air_gap;
 mod applications;
+mod apps;
 mod bus;
 mod cilium;
 mod committed;
@@ -14,6 +15,7 @@ mod health;
 mod image;
 mod installed;
 mod isolation;
+mod migrated;
 mod program;
 mod project;
 mod provided;

@@ -20,6 +20,7 @@ mod pki;
 mod plan;
 
 use std::fs::{self, File, TryLockError};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// The caller's own address on the cluster's network: pods reach what listens there.
+    pub const CALLER: Ipv4Addr = plan::CALLER;
+
     /// Whether this machine can carry a cluster; what packages bring is not looked for.
     ///
     /// # Errors
