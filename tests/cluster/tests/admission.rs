@@ -94,6 +94,34 @@ refused_pods! {
     a_gate_that_may_escalate(Rootless, "gate is confined"): |pod| gate(pod)["securityContext"]["allowPrivilegeEscalation"] = json!(true);
     a_gate_that_writes_its_root(Rootless, "gate is confined"): |pod| gate(pod)["securityContext"]["readOnlyRootFilesystem"] = json!(false);
     a_gate_that_sees_all_of_proc(Userns, "unmasked /proc"): |pod| gate(pod)["securityContext"]["procMount"] = json!("Unmasked");
+    a_gate_that_lets_everybody_pass(Rootless, "what it is there for"): |pod| gate(pod)["command"] = json!(["true"]);
+    a_gate_whose_program_is_another(Userns, "what it is there for"): |pod| gate(pod)["command"][2] = json!("exit 0");
+    a_gate_with_arguments(Rootless, "what it is there for"): |pod| gate(pod)["args"] = json!(["more"]);
+    a_gate_that_reads_another_program_first(Rootless, "what it is there for"): |pod| {
+        push(&mut gate(pod)["env"], json!({ "name": "BASH_ENV", "value": "/tmp/first" }))
+    };
+    a_gate_with_files_of_somebody(Rootless, "what it is there for"): |pod| {
+        gate(pod)["volumeMounts"] = json!([{ "name": "config", "mountPath": "/usr/bin" }])
+    };
+    another_program_than_the_daemon(Rootless, "runs buildkitd"): |pod| daemon(pod)["command"] = json!(["sleep"]);
+    a_daemon_with_one_more_argument(Userns, "runs buildkitd"): |pod| {
+        push(&mut daemon(pod)["args"], json!("--allow-insecure-entitlement=security.insecure"))
+    };
+    a_daemon_without_its_certificate(Rootless, "runs buildkitd"): |pod| daemon(pod)["args"].as_array_mut().unwrap().truncate(4);
+    a_program_at_the_daemons_start(Rootless, "runs buildkitd"): |pod| {
+        daemon(pod)["lifecycle"] = json!({ "postStart": { "exec": { "command": ["true"] } } })
+    };
+    a_program_as_a_probe(Rootless, "runs buildkitd"): |pod| daemon(pod)["startupProbe"]["exec"]["command"] = json!(["true"]);
+    a_label_of_selinux(Rootless, "SELinux label"): |pod| pod["spec"]["securityContext"]["seLinuxOptions"] = json!({ "type": "spc_t" });
+    a_daemon_with_a_label_of_selinux(Userns, "SELinux label"): |pod| {
+        daemon(pod)["securityContext"]["seLinuxOptions"] = json!({ "type": "spc_t" })
+    };
+    a_gate_with_a_label_of_selinux(Rootless, "SELinux label"): |pod| {
+        gate(pod)["securityContext"]["seLinuxOptions"] = json!({ "level": "s0" })
+    };
+    a_device(Rootless, "claims no device"): |pod| {
+        pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "somebodys" }])
+    };
     a_kernel_parameter(Rootless, "no kernel parameter"): |pod| {
         pod["spec"]["securityContext"]["sysctls"] = json!([{ "name": "net.ipv4.ip_unprivileged_port_start", "value": "0" }])
     };

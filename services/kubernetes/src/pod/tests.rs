@@ -178,3 +178,33 @@ proptest! {
         }
     }
 }
+
+/// What the admission policy takes of a builder is what is made here: a change of one is a change of both, and the
+/// pods of workers that are not rolled out yet are refused meanwhile.
+#[test]
+fn the_admission_policy_takes_the_commands_that_pods_are_made_with() {
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../../k8s/base/admission/builder-pods.yaml");
+    let text = std::fs::read_to_string(policy).unwrap();
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let variables = documents[0]["spec"]["variables"].as_array().unwrap();
+    let said = |name: &str| {
+        let variable = variables.iter().find(|variable| variable["name"] == name);
+        variable.unwrap()["expression"].as_str().unwrap().to_owned()
+    };
+    for isolation in [Isolation::Userns, Isolation::Rootless] {
+        let spec = pod(&settings(), isolation).spec.unwrap();
+        let gate = spec.init_containers.unwrap()[0].command.clone().unwrap();
+        assert_eq!(gate[..2], ["bash", "-uc"]);
+        assert_eq!(said("gate"), format!("r'''{}'''", gate[2]));
+        let daemon = &spec.containers[0];
+        let list: Vec<String> = daemon.command.iter().flatten().map(|part| format!("'{part}'")).collect();
+        assert!(said("daemon").contains(&format!("[{}]", list.join(", "))), "{list:?}");
+        for argument in daemon.args.iter().flatten() {
+            let value = argument.rsplit_once('=').map_or(argument.as_str(), |(_, value)| value);
+            let parts = ["arguments", "files", "socket"].map(said);
+            let there =
+                parts.iter().any(|part| part.contains(argument) || part.contains(&format!("'{value}'")));
+            assert!(there, "{argument}");
+        }
+    }
+}
