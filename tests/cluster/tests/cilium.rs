@@ -1,8 +1,9 @@
-//! What CiliumNetworkPolicies the API server takes in the builders' namespace, with the component's admission policy.
+//! What CiliumNetworkPolicies the API server takes in the builders' namespace and for the whole cluster, with the component's admission policy.
 //! Cilium itself is not here: its policies are known to the API server as a kind with any content.
 
 use fabrique_bed::wait_until;
 use fabrique_cluster_tests::manifests;
+use fabrique_kubernetes::network::findings_in;
 use serde_json::{Value, json};
 
 use crate::ground::{BUILDS, Ground, SOON, ground, kind, try_object};
@@ -77,6 +78,62 @@ async fn policies_that_open_the_world_by_name_are_refused_and_the_components_own
     for egress in taken {
         assert_eq!(try_object(client.clone(), &policy(&egress)).await, Ok(()), "{egress}");
     }
+}
+
+/// A policy for the whole cluster.
+fn clusterwide(selector: &Value, egress: &Value) -> Value {
+    json!({
+        "apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy", "metadata": { "name": "more" },
+        "spec": { "endpointSelector": selector, "egress": egress },
+    })
+}
+
+/// By a policy for the whole cluster builders could be opened without a word about them.
+#[tokio::test]
+async fn a_policy_for_the_whole_cluster_opens_nothing_to_builders_and_leaves_others_alone() {
+    let Some(ground) = ground().await else { return };
+    install(ground).await;
+    let client = ground.client().await;
+    let namespace = |name: &str| json!({ "matchLabels": { "k8s:io.kubernetes.pod.namespace": name } });
+    let expression = |operator: &str, values: Value| json!({ "matchExpressions": [{ "key": "k8s:io.kubernetes.pod.namespace", "operator": operator, "values": values }] });
+    let theirs = [
+        json!({}),
+        namespace(BUILDS),
+        expression("In", json!(["apps", BUILDS])),
+        expression("NotIn", json!(["apps"])),
+    ];
+    let others = [
+        namespace("kube-system"),
+        expression("In", json!(["apps"])),
+        json!({ "matchLabels": { "app.kubernetes.io/component": "worker" } }),
+        json!({ "matchLabels": { "reserved:host": "" } }),
+    ];
+    let cases = [
+        (rule("toEntities", json!(["cluster", "host", "kube-apiserver"])), "entities"),
+        (rule("toEntities", json!(["world"])), "entities"),
+        (rule("toCIDR", json!(["0.0.0.0/0"])), "wider than a /8"),
+        (rule("toFQDNs", json!([{ "matchPattern": "*" }])), "without wildcards"),
+        (rule("toCIDR", json!(["169.254.169.254"])), "never opened"),
+        (on_port(&json!({ "port": "4222" })), "never reach NATS"),
+    ];
+    for (egress, reason) in &cases {
+        for selector in &theirs {
+            let policy = clusterwide(selector, egress);
+            let answer = try_object(client.clone(), &policy).await;
+            assert!(answer.as_ref().is_err_and(|told| told.contains(reason)), "{policy}: {answer:?}");
+            assert!(!findings_in(&policy, BUILDS).is_empty(), "{policy}");
+        }
+        for selector in &others {
+            let policy = clusterwide(selector, egress);
+            assert_eq!(try_object(client.clone(), &policy).await, Ok(()), "{policy}");
+        }
+    }
+    let mut nodes = clusterwide(&json!({}), &cases[0].0);
+    nodes["spec"]["nodeSelector"] =
+        nodes["spec"].as_object_mut().unwrap().remove("endpointSelector").unwrap();
+    assert_eq!(try_object(client.clone(), &nodes).await, Ok(()), "{nodes}");
+    let named = clusterwide(&json!({}), &on_port(&json!({ "port": "443" })));
+    assert_eq!(try_object(client, &named).await, Ok(()), "{named}");
 }
 
 /// A rule by which the cluster's DNS is asked for names of this pattern.

@@ -198,8 +198,10 @@ pub(crate) async fn try_object(client: kube::Client, object: &Value) -> Result<(
         api_version.split_once('/').unwrap_or(("", api_version))
     };
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind(object)));
-    let namespace = object["metadata"]["namespace"].as_str().unwrap();
-    let api: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
+    let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    };
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     match api.create(&dry_run, &object).await {

@@ -10,10 +10,11 @@ use crate::ground::{Ground, ground, kind, try_object};
 use crate::rendered::{self, templates};
 
 /// Kinds that an overlay expects to be there, with any content: their own checks are not what is tested here.
-const FOREIGN: [(&str, &str, &str, &str); 3] = [
+const FOREIGN: [(&str, &str, &str, &str); 4] = [
     ("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
     ("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
     ("cilium.io", "v2", "CiliumNetworkPolicy", "ciliumnetworkpolicies"),
+    ("cilium.io", "v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies"),
 ];
 /// Namespaces that an overlay expects to be there, or makes: a dry run makes none.
 const NAMESPACES: [&str; 3] = ["apps", "argocd", "fabrique-egress"];
@@ -28,7 +29,7 @@ pub(crate) async fn expected(ground: Ground) {
             "kind": "CustomResourceDefinition",
             "metadata": { "name": format!("{plural}.{group}") },
             "spec": {
-                "group": group, "scope": "Namespaced",
+                "group": group, "scope": if kind.contains("Clusterwide") { "Cluster" } else { "Namespaced" },
                 "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
                 "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],
             },

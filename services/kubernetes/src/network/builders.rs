@@ -18,6 +18,9 @@ const DESTINATIONS: [&str; 4] = ["toFQDNs", "toEndpoints", "toCIDR", "toCIDRSet"
 /// The label by which Cilium knows a pod's namespace, with and without its source.
 const NAMESPACE_LABELS: [&str; 3] =
     ["io.kubernetes.pod.namespace", "k8s:io.kubernetes.pod.namespace", "any:io.kubernetes.pod.namespace"];
+/// The labels by which Cilium knows the name of a pod's namespace, without their source.
+const OF_NAMESPACE: [&str; 2] =
+    ["io.kubernetes.pod.namespace", "io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name"];
 /// How labels begin that Cilium puts on every pod: its cluster, its account, what its namespace is like. They tell no
 /// pods apart. ([`LabelPrefix` and `PodNamespaceLabel`](https://pkg.go.dev/github.com/cilium/cilium/pkg/k8s/apis/cilium.io).)
 const OF_EVERY_POD: [&str; 2] = ["io.cilium.k8s.", "io.kubernetes.pod."];
@@ -31,19 +34,51 @@ const NATS: &str = "opens the port of NATS (4222), which builders never reach";
 const NO_NUMBER: &str = "has a port that is no number from 1 to 65535";
 const RANGE: &str = "opens a range of ports: name each by itself";
 
-/// Whether a policy is one of the builders': by its namespace, or by the pods that it selects.
+/// Whether a policy is one of the builders': by its namespace, or by the pods that it selects. One of Cilium's for the
+/// whole cluster is theirs unless its selector leaves them out.
 pub(super) fn concern_builders(policy: &Value, namespace: &str) -> bool {
+    let clusterwide = policy["kind"] == "CiliumClusterwideNetworkPolicy";
     let selects = |spec: &Value| {
-        ["podSelector", "endpointSelector"].iter().any(|selector| {
-            let labels = spec[*selector]["matchLabels"].as_object();
-            labels
-                .into_iter()
-                .flatten()
-                .any(|(key, value)| without_source(key) == labels::COMPONENT && value == labels::BUILDER)
-        })
+        if clusterwide { may_select_builders(spec, namespace) } else { names_builders(spec) }
     };
     let specs = std::iter::once(&policy["spec"]).chain(items(&policy["specs"]));
-    policy["metadata"]["namespace"] == namespace || specs.into_iter().any(selects)
+    policy["metadata"]["namespace"] == namespace || specs.filter(|spec| !spec.is_null()).any(selects)
+}
+
+fn names_builders(spec: &Value) -> bool {
+    let named = |selector: &&str| {
+        let mut labels = spec[*selector]["matchLabels"].as_object().into_iter().flatten();
+        let builders = |(key, value): (&String, &Value)| {
+            without_source(key) == labels::COMPONENT && value == labels::BUILDER
+        };
+        labels.any(builders)
+    };
+    ["podSelector", "endpointSelector"].iter().any(named)
+}
+
+/// Whether builders may be among the pods that a policy selects in the whole cluster. They are not when it wants
+/// another namespace or another component, or what is no pod: labels that it wants besides may be theirs tomorrow, and
+/// what it does not want tells little.
+fn may_select_builders(spec: &Value, namespace: &str) -> bool {
+    let selector = &spec["endpointSelector"];
+    if selector.is_null() {
+        // Of nodes, then.
+        return spec["nodeSelector"].is_null();
+    }
+    let theirs = |key: &str| match without_source(key) {
+        key if OF_NAMESPACE.contains(&key) => Some(namespace),
+        labels::COMPONENT => Some(labels::BUILDER),
+        _ => None,
+    };
+    let other_label = |(key, value): (&String, &Value)| {
+        key.starts_with("reserved:") || theirs(key).is_some_and(|theirs| value != theirs)
+    };
+    let others = |one: &Value| {
+        let theirs = one["key"].as_str().filter(|_| one["operator"] == "In").and_then(theirs);
+        theirs.is_some_and(|theirs| items(&one["values"]).all(|value| value != theirs))
+    };
+    let by_label = selector["matchLabels"].as_object().into_iter().flatten().any(other_label);
+    !by_label && !items(&selector["matchExpressions"]).any(others)
 }
 
 /// Cilium's labels may begin with their source.

@@ -4,7 +4,8 @@
 //! a `List`. All ranges of one policy are taken together, or the world could be opened in two halves.
 //!
 //! Policies of builders are held to more, which is what the admission policies in `k8s/` say in CEL of the builders'
-//! namespace: every peer and port is named, and some are never opened. See [`super::builders`].
+//! namespace: every peer and port is named, and some are never opened. A CiliumClusterwideNetworkPolicy is one of theirs
+//! unless it leaves them out. See [`super::builders`].
 
 use ipnet::IpNet;
 use serde_json::Value;

@@ -120,7 +120,9 @@ fn every_way_to_the_world_is_refused() {
         cilium("[{toFQDNs: [{matchPattern: '*'}]}]"),
         cilium("[{toFQDNs: [{matchPattern: '*.pypi.org'}]}]"),
         cilium("[{toEndpoints: [{}], toPorts: [{rules: {dns: [{matchPattern: '*'}]}}]}]"),
-        "kind: CiliumClusterwideNetworkPolicy\nspecs: [{egress: [{toEntities: [world]}]}]".into(),
+        "kind: CiliumClusterwideNetworkPolicy\n\
+         specs: [{endpointSelector: {matchLabels: {'reserved:host': ''}}, egress: [{toEntities: [world]}]}]"
+            .into(),
         format!("kind: List\nitems:\n- {}", plain("[{}]").trim_end().replace('\n', "\n  ")),
         format!("kind: ConfigMap\n---\n{}", plain("[{}]")),
         "a: [".into(),
@@ -271,6 +273,49 @@ fn ciliums_policies_of_builders_are_held_to_more() {
     ] {
         assert_eq!(findings(&allowed, "builders"), [], "{allowed}");
     }
+}
+
+/// Of the whole cluster, where a policy need not name builders to be about them.
+#[test]
+fn ciliums_clusterwide_policies_are_of_builders_unless_they_leave_them_out() {
+    let policy = |selector: &str| {
+        format!(
+            "kind: CiliumClusterwideNetworkPolicy\nmetadata: {{name: p}}\n\
+             spec: {{{selector}, egress: [{{toEntities: [cluster], toPorts: [{{ports: [{{port: '443'}}]}}]}}]}}\n"
+        )
+    };
+    let labels = |labels: &str| policy(&format!("endpointSelector: {{matchLabels: {{{labels}}}}}"));
+    let expression = |one: &str| policy(&format!("endpointSelector: {{matchExpressions: [{{{one}}}]}}"));
+    for theirs in [
+        policy("endpointSelector: {}"),
+        policy("description: of nobody in particular"),
+        labels("'k8s:io.kubernetes.pod.namespace': builders"),
+        labels("'io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name': builders"),
+        labels("'any:app.kubernetes.io/component': fabrique-builder"),
+        labels("app: nginx"),
+        expression("key: 'k8s:io.kubernetes.pod.namespace', operator: Exists"),
+        expression("key: 'k8s:io.kubernetes.pod.namespace', operator: In, values: [apps, builders]"),
+        expression("key: 'io.kubernetes.pod.namespace', operator: NotIn, values: [apps]"),
+        expression("key: app.kubernetes.io/component, operator: In, values: [fabrique-builder]"),
+    ] {
+        let found = findings(&theirs, "builders");
+        assert!(found.len() == 1 && found[0].problem.contains("cannot be judged"), "{theirs}: {found:?}");
+    }
+    for others in [
+        labels("'k8s:io.kubernetes.pod.namespace': kube-system"),
+        labels("'io.kubernetes.pod.namespace': kube-system, app: nginx"),
+        labels("'k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name': kube-system"),
+        labels("app.kubernetes.io/component: worker"),
+        labels("'reserved:ingress': ''"),
+        expression("key: 'k8s:io.kubernetes.pod.namespace', operator: In, values: [apps, argocd]"),
+        expression("key: 'k8s:app.kubernetes.io/component', operator: In, values: [worker]"),
+        policy("nodeSelector: {}"),
+    ] {
+        assert_eq!(findings(&others, "builders"), [], "{others}");
+    }
+    let metadata = "kind: CiliumClusterwideNetworkPolicy\nspec: {endpointSelector: {}, egress: [{toCIDR: [169.254.169.254],
+        toPorts: [{ports: [{port: '4222'}]}]}], ingress: [{fromEntities: [all]}]}";
+    assert_eq!(findings(metadata, "builders").len(), 3);
 }
 
 /// Cilium's list of names holds for as long as nothing beside it opens DNS as such.
