@@ -207,10 +207,14 @@ async fn the_pods_that_operators_can_wish_for_are_admitted() {
 }
 
 fn policy(spec: &Value) -> Value {
+    policy_in(BUILDS, spec)
+}
+
+fn policy_in(namespace: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": { "name": "more", "namespace": BUILDS },
+        "metadata": { "name": "more", "namespace": namespace },
         "spec": spec,
     })
 }
@@ -291,5 +295,47 @@ async fn policies_that_name_hosts_and_ports_are_admitted() {
         json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] }),
     ] {
         assert_eq!(try_object(client.clone(), &policy(&spec)).await, Ok(()), "{spec}");
+    }
+}
+
+/// The air gap of our own pods, of Argo CD and of the apps would be undone by one policy beside it.
+#[tokio::test]
+async fn no_namespace_of_an_installation_takes_a_policy_that_opens_the_world() {
+    let Some(ground) = ground().await else { return };
+    let client = ground.client().await;
+    let to = |peers: Value| json!({ "podSelector": {}, "egress": [{ "to": peers }] });
+    let violations = [
+        (json!({ "podSelector": {}, "egress": [{}] }), "means everybody"),
+        (json!({ "podSelector": {}, "egress": [{ "ports": [{ "port": 443 }] }] }), "means everybody"),
+        (
+            json!({ "podSelector": {}, "egress": [{ "to": [], "ports": [{ "port": 443 }] }] }),
+            "means everybody",
+        ),
+        (to_ranges(&["0.0.0.0/0"]), "wider than a /8"),
+        (to(json!([{ "ipBlock": { "cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"] } }])), "wider than a /8"),
+        (to_ranges(&["::/0"]), "wider than a /8"),
+        (to_ranges(&["128.0.0.0/1"]), "wider than a /8"),
+        (to_ranges(&["11.0.0.0/8", "12.0.0.0/9"]), "together"),
+        (to_ranges(&["2001::/16", "2002::/17"]), "together"),
+    ];
+    // What ours say, and what apps may: the whole cluster, ranges of their own, and who may come in.
+    let taken = [
+        to(json!([{ "namespaceSelector": {} }, { "ipBlock": { "cidr": "192.0.2.0/28" } }])),
+        to_ranges(&["10.0.0.0/8"]),
+        json!({ "podSelector": {}, "ingress": [{}], "policyTypes": ["Ingress"] }),
+        json!({ "podSelector": {}, "policyTypes": ["Egress"] }),
+    ];
+    for namespace in ["apps", "argocd", "fabrique"] {
+        for (spec, reason) in &violations {
+            let answer = try_object(client.clone(), &policy_in(namespace, spec)).await;
+            assert!(
+                answer.as_ref().is_err_and(|told| told.contains(reason)),
+                "{namespace}: {spec}: {answer:?}"
+            );
+        }
+        for spec in &taken {
+            let answer = try_object(client.clone(), &policy_in(namespace, spec)).await;
+            assert_eq!(answer, Ok(()), "{namespace}: {spec}");
+        }
     }
 }
