@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use fabrique_declarations::Contract;
 use fabrique_kubernetes::Finding;
-use fabrique_kubernetes::network::{AllowList, Egress, HostName, Peers, cilium, policies};
+use fabrique_kubernetes::network::{AllowList, Egress, HostName, Peers, cilium, policies, squid};
 use fabrique_kubernetes::secrets::{Account, rbac};
 use fabrique_operator::secrets::derivations;
 use ipnet::IpNet;
@@ -104,7 +104,7 @@ pub fn files() -> Result<Vec<File>> {
             "allow-list.yaml",
             yaml(&cilium::builders(base.peers()?, &list))?,
         ),
-        manifest("components/egress-proxy/allow-list.conf", "allow-list.yaml", squid(&list)),
+        manifest("components/egress-proxy/allow-list.conf", "allow-list.yaml", squid::allow_list(&list)),
         manifest(
             "components/nats/nats.conf",
             "server.conf and tests/bed/config/nats.conf",
@@ -169,24 +169,6 @@ fn yaml<T: Serialize>(documents: &[T]) -> Result<String> {
     let documents: Vec<String> = documents.collect::<Result<_>>()?;
     ensure!(!documents.is_empty(), "a generated file without a document");
     Ok(documents.join("---\n"))
-}
-
-/// Squid's lists, one a port. No address is looked up for its name, which its owner could choose.
-fn squid(list: &AllowList) -> String {
-    let mut ports: BTreeMap<u16, Vec<&HostName>> = BTreeMap::new();
-    for host in &list.hosts {
-        ports.entry(host.port).or_default().push(&host.host);
-    }
-    let mut text = String::new();
-    for (port, hosts) in ports {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "acl port_{port} port {port}");
-        for host in hosts {
-            let _ = writeln!(text, "acl hosts_{port} dstdomain -n {host}");
-        }
-        let _ = writeln!(text, "http_access allow hosts_{port} port_{port} !inside");
-    }
-    text
 }
 
 /// What deriving the secrets of the documented contract takes.

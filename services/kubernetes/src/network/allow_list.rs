@@ -103,7 +103,7 @@ impl Egress {
 #[serde(deny_unknown_fields)]
 pub struct AppEgress {
     /// The app's trust domain. A policy selects pods, and a pod belongs to a domain: where no source policy is
-    /// enforced, the whole domain has what one of its apps has.
+    /// enforced, the whole domain has what one of its apps has; and behind the egress proxy all rootless apps do.
     pub trust: TrustDomain,
     /// The hosts.
     pub hosts: Vec<Egress>,
@@ -151,7 +151,7 @@ impl AllowList {
         self.all().map(|(_, egress)| egress).filter(|egress| egress.cidrs.is_empty())
     }
 
-    fn all(&self) -> impl Iterator<Item = (String, &Egress)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (String, &Egress)> {
         let common = self.hosts.iter().enumerate().map(|(at, egress)| (format!("hosts[{at}]"), egress));
         let own = self.apps.iter().flat_map(|(app, own)| {
             let place = move |(at, egress)| (format!("apps.{app}.hosts[{at}]"), egress);

@@ -2,7 +2,7 @@
 //! opening the world.
 //!
 //! * [`AllowList`] is the one list of outside hosts, each with its port and its purpose;
-//! * [`policies`] and [`cilium`] turn it and the cluster's own [`Peers`] into manifests;
+//! * [`policies`] and [`cilium`] turn it and the cluster's own [`Peers`] into manifests, [`squid`] into a proxy's list;
 //! * [`findings`] refuses what would undo them, in our manifests and in anybody's.
 
 mod allow_list;
@@ -11,6 +11,7 @@ pub mod cilium;
 mod findings;
 pub mod policies;
 mod space;
+pub mod squid;
 
 use std::collections::BTreeMap;
 

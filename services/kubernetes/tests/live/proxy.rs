@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fabrique_bed::Cluster;
 use fabrique_kubernetes::config::{EgressProxy, Settings};
+use fabrique_kubernetes::network::{AllowList, squid};
 use fabrique_kubernetes::pki::BuilderCa;
 use fabrique_ports::Ambient;
 use serde_json::json;
@@ -55,6 +56,13 @@ macro_rules! component {
     };
 }
 
+/// A host for all apps, and the same on another port for an app that builds elsewhere.
+fn list() -> AllowList {
+    let port = |port: u16| json!({ "host": "permitted.example", "port": port, "purpose": "packages" });
+    let own = json!({ "trust": "elsewhere", "hosts": [port(8000)] });
+    serde_json::from_value(json!({ "version": 1, "hosts": [port(443)], "apps": { "other": own } })).unwrap()
+}
+
 /// The component, in a namespace of its own and for the builders of one test.
 struct Deployed<'a> {
     cluster: &'a Cluster,
@@ -72,12 +80,10 @@ impl<'a> Deployed<'a> {
         let pods = own(component!("proxy.yaml"));
         assert!(pods.contains(image) && text.contains(bed), "the component has changed: {pods}\n{text}");
         let pods = pods.replace(image, &format!("image: {}\n", ground.cluster.images().squid));
-        let hosts = "acl ports port 443 8000\nacl hosts dstdomain -n permitted.example\n\
-            http_access allow hosts ports !inside\n";
         let config = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": { "name": "egress-proxy", "namespace": namespace },
-            "data": { "squid.conf": text.replace(bed, ""), "allow-list.conf": hosts },
+            "data": { "squid.conf": text.replace(bed, ""), "allow-list.conf": squid::allow_list(&list()) },
         });
         let network = own(component!("network.yaml"));
         let deployed = Self { cluster: ground.cluster, namespace };
@@ -119,13 +125,13 @@ async fn a_rootless_step_reaches_listed_hosts_through_squid_and_no_others() {
     let authority = BuilderCa::generate(Machine.now(), Duration::from_hours(1)).unwrap();
     let authority = BuilderCa::from_pem(&authority.certificate, &authority.key, Machine.now()).unwrap();
     let identity = authority.server("permitted.example", Machine.now(), Duration::from_hours(1)).unwrap();
-    let (squid, _tls, _plain, _unlisted) = tokio::join!(
+    let (deployed, _tls, _plain, _unlisted) = tokio::join!(
         Deployed::on(&ground),
         Site::serve(ground.cluster, 443, Some(&identity)),
         Site::serve(ground.cluster, 8000, None),
         Site::serve(ground.cluster, 8001, None),
     );
-    let settings = Settings { proxy: Some(squid.settings()), ..ground.settings.clone() };
+    let settings = Settings { proxy: Some(deployed.settings()), ..ground.settings.clone() };
     let placement = ground.placement_with(settings, "worker-1").await;
     let workshop = Workshop::new(&ground).await;
     let leased = lease(&placement, "citation").await;
@@ -144,8 +150,9 @@ async fn a_rootless_step_reaches_listed_hosts_through_squid_and_no_others() {
     let output = workshop.output(&workshop.builder(&[]), &leased.daemon, "citation", &dockerfile).await;
     let answered = answers(&output);
     for (url, code) in [
-        ("http://permitted.example:8000/", "200"),
         ("https://permitted.example/", "200"),
+        // Of another app: the proxy does not tell them apart.
+        ("http://permitted.example:8000/", "200"),
         ("http://permitted.example:8001/", "403"),
         ("http://forbidden.example/", "403"),
         // No tunnel was made, and past the proxy there is no way.
