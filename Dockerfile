@@ -15,7 +15,8 @@
 #   --build-arg RUNTIME_BASE=registry:80/base/debian-git:bookworm
 #
 # A RUNTIME_BASE that has git and certificates needs no package mirror. Crates come from crates.io, or from wherever a
-# `.cargo/config.toml` beside the context's Cargo.toml says; CARGO_ARGS=--offline insists.
+# `.cargo/config.toml` beside the context's Cargo.toml says; CARGO_ARGS=--offline insists. tests/cluster/src/source.rs
+# builds it so: on a base of its own, with crates of `cargo vendor`.
 
 ARG BUILD_BASE=docker.io/library/rust:1.95-slim-bookworm
 ARG RUNTIME_BASE=docker.io/library/debian:bookworm-slim

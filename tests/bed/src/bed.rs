@@ -220,6 +220,20 @@ impl Bed {
         Ok(command)
     }
 
+    /// A small Debian with bash, git and curl in the bed's registry, for `FROM`: built when the cache lacks it, and pushed.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    ///
+    /// # Panics
+    /// When the bed was started without a registry.
+    pub async fn debian(&self) -> Result<String> {
+        let cache = self.cache.clone();
+        tokio::task::spawn_blocking(move || install::ensure(&cache, &[Product::Debian])).await??;
+        let image = self.registry().push_debian(&self.cache.folder(Product::Debian)).await?;
+        Ok(format!("{}/{image}", self.registry().host()))
+    }
+
     /// The `buildctl` program, for benchmarks that call it by themselves.
     #[must_use]
     pub fn buildctl(&self) -> PathBuf {

@@ -16,6 +16,9 @@ use crate::template::fill;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const BASE: &str = "base/busybox";
+pub(crate) const DEBIAN: &str = "base/debian";
+/// Where programs are in images of that Debian.
+pub(crate) const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How long the garbage of a small registry may take on a busy machine.
 const COLLECTED: Duration = Duration::from_secs(60);
 /// The tag of every image that is there from the start.
@@ -174,6 +177,13 @@ impl Registry {
             self.push_blob(BASE, None, &digest(&blob), blob).await?;
         }
         self.push_manifest(BASE, BASE_TAG, fs::read(blobs.join("manifest.json"))?).await
+    }
+
+    /// Pushes the small Debian, whose layer is in `folder`, and returns it by digest, without the registry.
+    pub(crate) async fn push_debian(&self, folder: &Path) -> Result<String> {
+        let config = json!({ "Env": [PATH], "Cmd": ["/bin/bash"] });
+        let digest = self.push_image(DEBIAN, None, &[folder], &config).await?;
+        Ok(format!("{DEBIAN}@{digest}"))
     }
 
     /// Pushes an image made of layers that products are, and returns its digest. `config` is what the image says

@@ -58,19 +58,46 @@ async fn build(repository: &str, dockerfile: &Path, context: &Path, options: &[S
     let plain = format!("[registry.\"{BESIDE}\"]\n  http = true\n");
     let buildkit = BuildkitOptions { extra_toml: plain, ..BuildkitOptions::default() };
     let bed = Bed::builder().buildkit_with(buildkit).start().await?;
-    let metadata = tempfile::NamedTempFile::new()?;
-    let mut build = bed.buildkit(0).buildctl();
-    build.args(["build", "--frontend=dockerfile.v0"]);
-    build.args(options.iter().map(|option| format!("--opt={option}")));
-    build.arg(format!("--local=dockerfile={}", dockerfile.display()));
-    build.arg(format!("--local=context={}", context.display()));
-    build.arg(format!("--output=type=image,name={BESIDE}/{repository},push=true"));
-    build.arg("--metadata-file").arg(metadata.path());
-    let output = tokio::time::timeout(LONGEST, build.output()).await.context("the image's build hangs")??;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&tokio::fs::read(metadata.path()).await?)?;
-    let digest = metadata["containerimage.digest"].as_str().context("a build without a digest")?;
+    let image = format!("{BESIDE}/{repository}");
+    let digest = Build { dockerfile, context, options, longest: LONGEST }.push(&bed, &image).await?;
     Ok(format!("{INSIDE}/{repository}@{digest}"))
+}
+
+/// A build from folders of this machine.
+pub(crate) struct Build<'a> {
+    /// Where the Dockerfile is.
+    pub(crate) dockerfile: &'a Path,
+    /// What it copies from.
+    pub(crate) context: &'a Path,
+    /// Of the frontend: the target, arguments.
+    pub(crate) options: &'a [String],
+    /// How long it may take.
+    pub(crate) longest: Duration,
+}
+
+impl Build<'_> {
+    /// Pushes the image by this name, and returns its digest.
+    pub(crate) async fn push(&self, bed: &Bed, image: &str) -> Result<String> {
+        let metadata = self.export(bed, &format!("type=image,name={image},push=true")).await?;
+        let digest = metadata["containerimage.digest"].as_str();
+        digest.map(str::to_owned).context("a build without a digest")
+    }
+
+    /// Has the bed's daemon build it, and export it in a way of `buildctl`. Returns what is told of it.
+    pub(crate) async fn export(&self, bed: &Bed, output: &str) -> Result<Value> {
+        let metadata = tempfile::NamedTempFile::new()?;
+        let mut build = bed.buildkit(0).buildctl();
+        build.args(["build", "--frontend=dockerfile.v0"]);
+        build.args(self.options.iter().map(|option| format!("--opt={option}")));
+        build.arg(format!("--local=dockerfile={}", self.dockerfile.display()));
+        build.arg(format!("--local=context={}", self.context.display()));
+        build.arg(format!("--output={output}"));
+        build.arg("--metadata-file").arg(metadata.path());
+        let ended = tokio::time::timeout(self.longest, build.output()).await;
+        let ended = ended.context("the image's build hangs")??;
+        ensure!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        Ok(serde_json::from_slice(&tokio::fs::read(metadata.path()).await?).unwrap_or_default())
+    }
 }
 
 /// The binary that `FABRIQUE_BINARY` names; without, the one beside this program. A run of all tests has built that for

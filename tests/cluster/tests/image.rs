@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabrique_bed::wait_until;
-use fabrique_cluster_tests::image;
+use fabrique_cluster_tests::{image, source};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -28,6 +28,17 @@ async fn the_prebuilt_image_is_built_by_our_buildkit_and_runs_as_a_restricted_po
     assert!(run(image, "git", git).await.starts_with("git version "));
     let user = json!({ "command": ["id", "--user"] });
     assert_eq!(run(image, "user", user).await.trim(), "65532");
+}
+
+/// On a base of this machine's own toolchain, since no Rust image is to be had where the bed is. It needs no cluster.
+#[tokio::test]
+#[ignore = "compiles fabrique and all crates anew: `./just test -p fabrique-cluster-tests -- --ignored from_source`"]
+async fn the_image_from_source_is_built_by_our_buildkit_and_has_all_that_the_prebuilt_one_has() {
+    let said = source::ask("fabrique --version && git --version && id --user").await.unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    let [version, git, user] = lines.as_slice() else { panic!("{said}") };
+    assert!(version.starts_with("fabrique ") && git.starts_with("git version "), "{said}");
+    assert_eq!(*user, "65532");
 }
 
 /// Runs a container in our own namespace, whose level is `restricted`, to its end, and returns what it printed. The

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::install::{Cache, Product};
-use crate::registry::{BASE, Registry};
+use crate::registry::{BASE, DEBIAN, PATH, Registry};
 
 /// How nodes and pods call the registry.
 pub(crate) const HOST: &str = "registry:80";
@@ -40,21 +40,17 @@ impl Images {
         };
         let pause = json!({ "Entrypoint": ["/bin/busybox", "sleep", "2147483647"], "User": "65534:65534" });
         let dns = json!({ "Entrypoint": ["/usr/bin/coredns"] });
-        let shell = json!({ "Env": [PATH], "Cmd": ["/bin/bash"] });
         let proxy = json!({ "Env": [PATH], "Cmd": ["squid", "--foreground"] });
         // One after the other: the machine is busy with the rest of the start.
         let pause = push("bed/pause", Some(BASE), &[&busybox], pause).await?;
         let coredns = push("bed/coredns", None, &[&coredns], dns).await?;
-        let debian_image = push(DEBIAN, None, &[&debian], shell).await?;
+        let debian_image = format!("{HOST}/{}", registry.push_debian(&debian).await?);
         let builder = push("bed/builder", Some(DEBIAN), &[&debian, &builder], builder_config()).await?;
         let squid = push("bed/squid", Some(DEBIAN), &[&debian, &squid], proxy).await?;
         let busybox = format!("{HOST}/{BASE}@{}", Registry::busybox_digest(cache)?);
         Ok(Self { busybox, debian: debian_image, builder, squid, pause, coredns })
     }
 }
-
-const DEBIAN: &str = "base/debian";
-const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn builder_config() -> Value {
     json!({
