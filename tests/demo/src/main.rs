@@ -8,6 +8,7 @@
 //! everything and ends: with 0, with 1 when a step failed (standard error names it, with the logs that
 //! matter), with 130 when it was interrupted on the way. Nothing that it started outlives it.
 
+mod dependent;
 mod failure;
 mod next;
 mod run;

@@ -64,11 +64,14 @@ fn suggestions(stage: &Stage, clone: &Path) -> Result<String> {
     let folder = stage.binary().parent().context("the binary has no folder")?.display();
     let (config, clone) = (stage.config().display(), clone.display());
     let (gitea, (user, password)) = (stage.bed.gitea().base_url(), USER);
+    let (inside, registry) =
+        (gitea.replacen("://", &format!("://{user}:{password}@"), 1), stage.bed.registry().host());
     Ok(format!(
         "
 Everything stays up until Ctrl-C. In another terminal:
 
   first         export FABRIQUE_CONFIG={config} PATH={folder}:$PATH
+                export GITEA={inside} REGISTRY={registry}
                 cd {clone}
                 follow() {{ git push -q && fabrique timeline {APP} --revision $(git rev-parse HEAD) \\
                              --pushed-at $(date -u +%FT%T.%3NZ) --wait 1m; }}
@@ -79,6 +82,7 @@ Everything stays up until Ctrl-C. In another terminal:
   mend it       cd {clone} && sed -i '$d' Dockerfile && date > message && git commit -qam 'Mend it' && follow
   lose a push   type n and Enter here to stop NATS, push, and n again: Gitea's webhook is refused and not
                 repeated, but the reconciler (here every {SWEEP}) finds the push
+  add an app    docs/add-an-app.md, as it stands there
   look around   {gitea}/atlas/{APP}
                 {gitea}/cluster/apps/commits/branch/main
                 as {user}, password {password}

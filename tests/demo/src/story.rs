@@ -8,6 +8,7 @@ use fabrique_stage::{AppOptions, SampleApp, Stage};
 use jiff::Timestamp;
 use serde_json::json;
 
+use crate::dependent;
 use crate::failure::Stopped;
 use crate::run::Steps;
 
@@ -21,11 +22,21 @@ const PATIENCE: &str = "50s";
 /// How long the overlay's commit may take after the image's.
 const OVERLAY: Duration = Duration::from_secs(30);
 
+/// A repository that is there for whoever follows docs/add-an-app.md, with nothing in it.
+const GUIDE: &str = "hello";
+
 /// A push that reached the forge.
-struct Push {
-    revision: String,
+pub(crate) struct Push {
+    pub(crate) revision: String,
     /// When `git push` returned.
-    at: Timestamp,
+    pub(crate) at: Timestamp,
+}
+
+impl Push {
+    /// A push that has just ended.
+    pub(crate) fn of(revision: String) -> Self {
+        Self { revision, at: Timestamp::now() }
+    }
 }
 
 /// Tells it all, and returns the app for more.
@@ -39,10 +50,11 @@ pub(crate) async fn tell(steps: &Steps, stage: &Stage, base: Option<&str>) -> Re
     steps
         .step("webhook", hooks, |_| "`fabrique hooks ensure`: on every registered repository".to_owned())
         .await?;
-    let pushed = steps.step("push", push(&app, "Say hello"), |push| described(push, "Say hello")).await?;
+    let pushed =
+        steps.step("push", push(&app, "Say hello"), |push| described(APP, push, "Say hello")).await?;
 
     screen.heading(&format!("What becomes of it: fabrique timeline {APP}"))?;
-    let told = steps.quietly("first push", timeline(stage, &pushed)).await?;
+    let told = steps.quietly("first push", timeline(stage, APP, &pushed)).await?;
     screen.text(&told.rows)?;
     screen.result(&told.result("first push")?)?;
 
@@ -53,27 +65,33 @@ pub(crate) async fn tell(steps: &Steps, stage: &Stage, base: Option<&str>) -> Re
 
     screen.heading("Once more, with a warm cache")?;
     let greeting = "Say hello again";
-    let again = steps.step("push", push(&app, greeting), |push| described(push, greeting)).await?;
-    let told = steps.quietly("second push", timeline(stage, &again)).await?;
+    let again = steps.step("push", push(&app, greeting), |push| described(APP, push, greeting)).await?;
+    let told = steps.quietly("second push", timeline(stage, APP, &again)).await?;
     screen.text("")?;
     screen.result(&told.result("second push")?)?;
     screen.text("")?;
     let commit = image_commit(stage, &again.revision, screen.has_colour());
     screen.text(&steps.quietly("commit", commit).await?)?;
+
+    dependent::tell(steps, stage, &app).await?;
     Ok(app)
 }
 
-fn described(push: &Push, message: &str) -> String {
-    format!("atlas/{APP} {} {message:?}", short(&push.revision))
+pub(crate) fn described(app: &str, push: &Push, message: &str) -> String {
+    format!("atlas/{app} {} {message:?}", short(&push.revision))
 }
 
-fn short(revision: &str) -> &str {
+pub(crate) fn short(revision: &str) -> &str {
     revision.get(..12).unwrap_or(revision)
 }
 
 /// The repository with a Dockerfile and an overlay, the registration, and somebody who may see both.
 async fn create(stage: &Stage, base: Option<&str>) -> Result<SampleApp> {
-    let app = SampleApp::create(stage, AppOptions { hook: false, ..AppOptions::named(APP) }).await?;
+    let options = AppOptions { hook: false, ..AppOptions::named(APP) };
+    let app = SampleApp::over(stage, options, stage.create_source("atlas", APP, false).await?);
+    app.write_source("first").await?;
+    dependent::declare(&app, true, &[]).await?;
+    dependent::register(stage, &app, &[("contract.yaml", dependent::CONTRACT)]).await?;
     if let Some(base) = base {
         let dockerfile = app.source.read("Dockerfile").await?;
         let (_, steps) = dockerfile.split_once('\n').context("a Dockerfile of one line")?;
@@ -89,23 +107,29 @@ async fn create(stage: &Stage, base: Option<&str>) -> Result<SampleApp> {
     });
     let gitea = stage.bed.gitea();
     gitea.api("POST", "/admin/users", Some(body)).await?;
-    gitea.add_collaborator("atlas", APP, user, "admin").await?;
-    gitea.add_collaborator("cluster", "apps", user, "admin").await?;
+    stage.create_source("atlas", GUIDE, false).await?;
+    for (org, repo) in [("atlas", APP), ("atlas", GUIDE), ("cluster", "apps")] {
+        invite(stage, org, repo).await?;
+    }
     Ok(app)
 }
 
-async fn push(app: &SampleApp, message: &str) -> Result<Push> {
-    let revision = app.push(message).await?;
-    Ok(Push { revision, at: Timestamp::now() })
+/// Lets whoever looks around into a repository.
+pub(crate) async fn invite(stage: &Stage, org: &str, repo: &str) -> Result<()> {
+    stage.bed.gitea().add_collaborator(org, repo, USER.0, "admin").await
+}
+
+pub(crate) async fn push(app: &SampleApp, message: &str) -> Result<Push> {
+    Ok(Push::of(app.push(message).await?))
 }
 
 /// What `fabrique timeline` says about a push that came to its end.
-struct Told {
+pub(crate) struct Told {
     rows: String,
     /// The last line.
-    end: String,
+    pub(crate) end: String,
     /// Whether that is a commit.
-    committed: bool,
+    pub(crate) committed: bool,
 }
 
 impl Told {
@@ -119,9 +143,9 @@ impl Told {
     }
 }
 
-async fn timeline(stage: &Stage, push: &Push) -> Result<Told> {
+pub(crate) async fn timeline(stage: &Stage, app: &str, push: &Push) -> Result<Told> {
     let at = push.at.to_string();
-    let follow = ["timeline", APP, "--revision", &push.revision, "--pushed-at", &at, "--wait", PATIENCE];
+    let follow = ["timeline", app, "--revision", &push.revision, "--pushed-at", &at, "--wait", PATIENCE];
     let (code, stdout, stderr) = stage.try_command(&follow).await?;
     match (code, stdout.trim_end().rsplit_once('\n')) {
         (0 | 1, Some((rows, end))) => {

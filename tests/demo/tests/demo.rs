@@ -6,6 +6,7 @@
     reason = "helpers of tests fail the test, and show what they measured"
 )]
 
+mod guide;
 mod next;
 
 use std::fs::{self, File};
@@ -88,10 +89,16 @@ fn row(line: &str) -> Option<(u64, &str)> {
 
 /// Revision and digest of `committed citation REVISION DIGEST in 1.6 s`.
 fn committed(line: &str) -> (&str, &str) {
+    committed_of("citation", line)
+}
+
+/// The same of any app.
+fn committed_of<'l>(app: &str, line: &'l str) -> (&'l str, &'l str) {
     let words: Vec<&str> = line.split(' ').collect();
-    let ["committed", "citation", revision, digest, "in", took, "s"] = words.as_slice() else {
+    let ["committed", of, revision, digest, "in", took, "s"] = words.as_slice() else {
         panic!("not the line of a commit: {line:?}");
     };
+    assert_eq!(*of, app, "{line}");
     let hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     assert!(revision.len() == 12 && hex(revision), "{line}");
     let digits = digest.strip_prefix("sha256:").unwrap();
@@ -118,14 +125,35 @@ async fn a_push_is_told_from_its_delivery_to_its_commit_and_nothing_is_left() {
     let diff = format!("+    digest: {digest}");
     assert!(lines.iter().any(|line| line.starts_with(&diff)), "no {diff} in\n{stdout}");
 
-    let commits: Vec<&&str> = lines.iter().filter(|line| line.starts_with("committed ")).collect();
+    let commits: Vec<&&str> = lines.iter().filter(|line| line.starts_with("committed citation ")).collect();
     let [_, warm] = commits.as_slice() else { panic!("not two commits: {stdout}") };
     let (again, new_digest) = committed(warm);
     assert!(again != revision && new_digest != digest, "{stdout}");
     assert!(stdout.contains(&format!("\n-    digest: {digest}")), "{stdout}");
     assert!(stdout.contains(&format!("\n+    digest: {new_digest}")), "{stdout}");
+    waited_for_the_other(&lines);
     assert!(!stdout.contains('\x1b'), "colours without a terminal");
     assert_eq!(leftovers(pid), Vec::<PathBuf>::new());
+}
+
+/// The app that needs another says that it waits and for which, and is deployed at that very revision once the other is
+/// ready.
+fn waited_for_the_other(lines: &[&str]) {
+    let at = |begins: &str| {
+        let found = lines.iter().position(|line| line.trim_start().starts_with(begins));
+        found.unwrap_or_else(|| panic!("no {begins:?} in\n{}", lines.join("\n")))
+    };
+    let (waits, deployed) = (at("not committed mediawatch "), at("committed mediawatch "));
+    let ready = lines.iter().position(|line| line.contains("\"ready: true\"")).unwrap();
+    assert!(waits < ready && ready < deployed, "{waits} {ready} {deployed}");
+    let (revision, _) = committed_of("mediawatch", lines[deployed]);
+    let reason = "waits: citation, which it depends on, says ready: false";
+    assert!(
+        lines[waits].starts_with(&format!("not committed mediawatch {revision} after ")),
+        "{}",
+        lines[waits]
+    );
+    assert!(lines[waits].ends_with(reason), "{}", lines[waits]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,17 +16,17 @@ const COLUMN: usize = 16;
 const PROMISED: f32 = 20.0;
 
 /// The suggestions as they stand on the screen.
-struct Suggestions(Vec<String>);
+pub(crate) struct Suggestions(Vec<String>);
 
 impl Suggestions {
-    fn of(demo: &Watched) -> Self {
+    pub(crate) fn of(demo: &Watched) -> Self {
         let shown = demo.shown().replace('\r', "");
         let (_, suggestions) = shown.split_once("Everything stays up until Ctrl-C").unwrap();
         Self(suggestions.lines().map(str::to_owned).collect())
     }
 
     /// The lines beside a name.
-    fn beside(&self, name: &str) -> String {
+    pub(crate) fn beside(&self, name: &str) -> String {
         let mut lines = self.0.iter().skip_while(|line| !line.starts_with(&format!("  {name}")));
         let first = lines.next().unwrap_or_else(|| panic!("nothing is said of {name:?}: {:#?}", self.0));
         let more = lines.take_while(|line| line.starts_with(&" ".repeat(COLUMN)));
