@@ -46,7 +46,7 @@ async fn up() -> Result<()> {
     let start = Instant::now();
     if Cluster::attach()?.is_none() {
         let cache = Cache::open()?;
-        let wanted = |product: &Product| *product != Product::NatsCli;
+        let wanted = |product: &Product| ![Product::NatsCli, Product::S3].contains(product);
         let products: Vec<Product> = Product::ALL.into_iter().filter(wanted).collect();
         tokio::task::spawn_blocking(move || build(&cache, &products)).await??;
         serve_in_background().await?;

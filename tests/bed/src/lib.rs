@@ -66,7 +66,7 @@
 //!   binary starts its own, which takes some 15 s. Whoever comes second waits for its turn.
 //! * **Network.** Nodes, servers, and the caller as `198.18.0.254` on the link `fabrique-bed`, share 198.18.0.0/24;
 //!   pods are 198.18.128.0/17, Services 198.19.0.0/17. Nothing is translated: the caller dials a pod by its address,
-//!   and a policy sees who asks. What a test starts at [`Cluster::CALLER`], as a [`Postgres`], is reached by pods.
+//!   and a policy sees who asks. What a test starts at [`Cluster::CALLER`], as [`Postgres`] and [`S3`], is reached by pods.
 //!   Nothing leads out, but to the world that a test makes: see [`Cluster::outside_command`].
 //!
 //!   | what | where | name that pods resolve |
@@ -101,6 +101,7 @@ mod postgres;
 mod registry;
 mod remote;
 mod report;
+mod s3;
 mod site;
 mod spawn;
 mod template;
@@ -120,6 +121,7 @@ pub use peer::{Peer, Program};
 pub use ports::free_port;
 pub use postgres::Postgres;
 pub use registry::Registry;
+pub use s3::S3;
 pub use tls::MutualTls;
 pub use trap::{Moment, Trap, Veto};
 pub use wait::wait_until;

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fabrique_bed::{Cluster, GitRepo, wait_until};
-use fabrique_cluster_tests::manifests;
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::sync::MutexGuard;
 
-use crate::ground::{Ground, SOON, ground};
+use crate::ground::{Ground, SOON, applications_health, ground};
 use crate::program::fabrique;
 
 const MANIFEST: &str = "code-location.manifest.yaml";
@@ -49,9 +49,10 @@ async fn an_app_is_deployed_after_the_one_that_it_needs_by_the_health_of_applica
     let Some(ground) = ground().await else { return };
     let scene = Scene::open(ground).await;
     scene.nothing_is_created_too_early().await;
+    let alone = applications_health().await;
     scene.without_their_health_both_come_at_once().await;
     scene.what_is_removed_takes_its_resources_along_and_leaves_what_is_to_stay().await;
-    scene.with_it_the_other_one_comes_first().await;
+    scene.with_it_the_other_one_comes_first(alone).await;
     scene.end().await;
 }
 
@@ -184,12 +185,8 @@ impl Scene {
         assert!(self.application(&self.base.application()).await.is_some());
     }
 
-    /// As docs/app-of-apps.md says.
-    async fn with_it_the_other_one_comes_first(&self) {
-        let file = manifests::root().join("components/argocd/health/application-health.yaml");
-        let file = file.display().to_string();
-        let patch = ["patch", "configmap", "argocd-cm", "--namespace=argocd", "--patch-file", &file];
-        self.ground.cluster.kubectl(&patch).await.unwrap();
+    async fn with_it_the_other_one_comes_first(&self, alone: MutexGuard<'static, ()>) {
+        self.ground.judge_applications().await;
         // Without it the root is healthy whatever its Applications are.
         let judged = async || {
             self.refresh(&self.root).await;
@@ -197,6 +194,8 @@ impl Scene {
             (root["status"]["health"]["status"] == "Progressing").then_some(())
         };
         self.waits("Argo CD to judge the health of an Application", judged).await;
+        // From here on it stays so.
+        drop(alone);
 
         self.apps.git(&["revert", "--no-edit", "HEAD"]).await.unwrap();
         self.push("Deploy it again").await;

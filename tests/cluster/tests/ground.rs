@@ -62,6 +62,12 @@ pub(crate) async fn builders_alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
+/// To be held by a test while it relies on what Argo CD thinks of the health of Applications, or changes that.
+pub(crate) async fn applications_health() -> MutexGuard<'static, ()> {
+    static HEALTH: Mutex<()> = Mutex::const_new(());
+    HEALTH.lock().await
+}
+
 /// The cluster that all tests share, prepared once.
 #[expect(clippy::print_stdout, reason = "a test that is skipped says so where its output is captured")]
 pub(crate) async fn ground() -> Option<Ground> {
@@ -107,6 +113,14 @@ impl Ground {
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": list });
             self.cluster.apply(&list.to_string()).await.unwrap();
         }
+    }
+
+    /// Has Argo CD judge the health of Applications, as docs/app-of-apps.md says.
+    pub(crate) async fn judge_applications(self) {
+        let file = manifests::root().join("components/argocd/health/application-health.yaml");
+        let file = file.display().to_string();
+        let patch = ["patch", "configmap", "argocd-cm", "--namespace=argocd", "--patch-file", &file];
+        self.cluster.kubectl(&patch).await.unwrap();
     }
 
     /// Makes what a test took away or changed, where nothing can be awaited and nobody told.

@@ -31,6 +31,17 @@ fn rendered() -> BTreeMap<&'static str, &'static str> {
     files.split("### ").map(|file| file.split_once('\n').unwrap()).collect()
 }
 
+/// Has the API server know claims of buckets, and Argo CD what to think of them.
+pub(crate) async fn claims(ground: Ground) {
+    ground.cluster.apply(CRDS).await.unwrap();
+    let wait =
+        ["wait", "--for=condition=Established", "--timeout=60s", "crd", "objectbucketclaims.objectbucket.io"];
+    ground.cluster.kubectl(&wait).await.unwrap();
+    let health = json!({ "data": { HEALTH: BOUND } }).to_string();
+    let patch = ["patch", "configmap", "argocd-cm", "--namespace=argocd", "--type=merge", "--patch", &health];
+    ground.cluster.kubectl(&patch).await.unwrap();
+}
+
 /// What of it is brought, in a namespace and a repository of the test's own.
 struct Scene {
     ground: Ground,
@@ -84,19 +95,7 @@ async fn neither_a_lost_file_nor_a_lost_application_costs_a_bucket_or_a_volume()
 impl Scene {
     async fn open(ground: Ground) -> Self {
         let name = format!("provided-{}", std::process::id());
-        ground.cluster.apply(CRDS).await.unwrap();
-        let wait = [
-            "wait",
-            "--for=condition=Established",
-            "--timeout=60s",
-            "crd",
-            "objectbucketclaims.objectbucket.io",
-        ];
-        ground.cluster.kubectl(&wait).await.unwrap();
-        let health = json!({ "data": { HEALTH: BOUND } }).to_string();
-        let patch =
-            ["patch", "configmap", "argocd-cm", "--namespace=argocd", "--type=merge", "--patch", &health];
-        ground.cluster.kubectl(&patch).await.unwrap();
+        claims(ground).await;
         ground.cluster.kubectl(&["create", "namespace", &name]).await.unwrap();
         let gitea = ground.cluster.gitea();
         // Whoever comes first makes it.

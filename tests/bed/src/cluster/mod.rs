@@ -343,7 +343,8 @@ enum Found {
 async fn build(options: &ClusterOptions) -> Result<()> {
     let (cache, argocd) = (Cache::open()?, options.argocd);
     let products = Product::ALL.into_iter().filter(move |product| {
-        *product != Product::NatsCli && (argocd || ![Product::Argocd, Product::Kustomize].contains(product))
+        ![Product::NatsCli, Product::S3].contains(product)
+            && (argocd || ![Product::Argocd, Product::Kustomize].contains(product))
     });
     let building = move || install::ensure(&cache, &products.collect::<Vec<_>>());
     tokio::task::spawn_blocking(building).await.context("preparing the cluster's binaries")?

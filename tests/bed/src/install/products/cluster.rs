@@ -85,7 +85,8 @@ pub(super) fn build(product: Product, shop: &Workshop<'_>) -> Result<()> {
         | Product::Kubectl
         | Product::Debian
         | Product::Builder
-        | Product::Squid => bail!("{product} is not built from Go modules of the cluster"),
+        | Product::Squid
+        | Product::S3 => bail!("{product} is not built from Go modules of the cluster"),
     }
 }
 

