@@ -89,7 +89,7 @@ async fn a_push_to_cluster_apps_around_a_receivers_start_wakes_the_apps_that_it_
         answer.ok().map(Answered::of)
     };
     let reading = async {
-        let refused = wait_until("the receiver to answer", LONG, || delivered()).await.unwrap();
+        let refused = wait_until("the receiver to answer", LONG, &delivered).await.unwrap();
         gitea.resume().unwrap();
         refused.refused(503, "the registrations are still being read");
         wait_until("the registrations to be read", LONG, || async {
