@@ -70,9 +70,14 @@ impl<'a> UnderWay<'a> {
         .await
     }
 
-    /// Waits until its image is what `cluster/apps` shows, whether or not Argo CD has heard of that.
-    pub(crate) async fn is_deployed(&self) -> Result<()> {
-        self.installation.deployed(self.app, &self.revision).await.map(drop)
+    /// Waits until its image is what `cluster/apps` shows and what the app runs, whether or not Argo CD has heard of
+    /// that commit by itself.
+    pub(crate) async fn runs_in_the_end(&self) -> Result<()> {
+        let Self { installation, app, revision, .. } = self;
+        installation.deployed(app, revision).await?;
+        let deployments = installation.deployments().await?;
+        let deployment = verdicts::committed_once(&deployments, &app.name, revision)?;
+        installation.runs_in_the_end(app, deployment).await
     }
 
     /// See [`ends_in_one_commit`].
