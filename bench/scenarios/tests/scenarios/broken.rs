@@ -88,6 +88,7 @@ async fn drained(installation: &'static Installation) -> Result<()> {
     for role in ["receiver", "worker"] {
         installation.rolled_out(role).await?;
     }
+    build.is_through_elsewhere().await?;
     build.ends_in_one_commit(Told::Everywhere(&told)).await
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use fabrique_scenarios::{BUILDS, Installation, SampleApp, until, verdicts};
+use anyhow::{Context as _, Result, ensure};
+use fabrique_scenarios::{BUILDS, Installation, SampleApp, builder_of, until, verdicts};
 use serde_json::Value;
 
 use crate::gates::fresh;
@@ -78,6 +78,19 @@ impl<'a> UnderWay<'a> {
         let deployments = installation.deployments().await?;
         let deployment = verdicts::committed_once(&deployments, &app.name, revision)?;
         installation.runs_in_the_end(app, deployment).await
+    }
+
+    /// Waits until the build is through, on another node than the one that it was seen on.
+    pub(crate) async fn is_through_elsewhere(&self) -> Result<()> {
+        let Self { installation, app, revision, .. } = self;
+        installation.deployed(app, revision).await?;
+        let builds = installation.builds(app).await?;
+        let last = builds.iter().find(|build| build["revision"] == revision.as_str());
+        let pod = last.and_then(builder_of).context("no attempt in a pod")?;
+        let pod = installation.get(BUILDS, "pod", pod).await?;
+        let node = &pod["spec"]["nodeName"];
+        ensure!(node.is_string() && *node != self.node, "it was tried again on {node}, where it had failed");
+        Ok(())
     }
 
     /// See [`ends_in_one_commit`].
