@@ -1,6 +1,7 @@
 //! What `doctor` asks of the cluster: everything is read, nothing is started or changed.
 
 use futures::future::try_join_all;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -68,7 +69,19 @@ impl Inspector {
         Ok(choose(&self.settings, nodes.map(|list| list.items).as_deref()))
     }
 
-    /// Every right of [`RULES`] that is not given.
+    /// Who the API server takes us for: the rights that [`Inspector::missing_rights`] speaks of are theirs, and nobody
+    /// else's. Nothing when it does not say.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn asked_as(&self) -> Result<Option<String>, KubernetesError> {
+        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let (params, review) = (PostParams::default(), SelfSubjectReview::default());
+        let answer = readable(self.call("ask who we are", reviews.create(&params, &review)).await)?;
+        Ok(answer.and_then(|review| review.status?.user_info?.username))
+    }
+
+    /// Every right of [`RULES`] that whoever asks has not.
     ///
     /// # Errors
     /// When the API server does not answer.

@@ -19,6 +19,9 @@ async fn a_doctor_sees_what_is_missing_and_starts_nothing() {
     assert_eq!(choice.isolation, Isolation::Userns, "{choice:?}");
     assert!(choice.reason.contains("offer user namespaces"), "{choice:?}");
     assert_eq!(worker.missing_rights().await.unwrap(), []);
+    let account = format!("system:serviceaccount:{}:worker", ground.namespace);
+    assert_eq!(worker.asked_as().await.unwrap(), Some(account));
+    assert!(admin.asked_as().await.unwrap().is_some_and(|name| !name.contains("worker")));
     // What the worker does not need it may not read.
     assert_eq!(worker.network().await.unwrap(), None);
     assert_eq!(admin.network().await.unwrap(), Some(vec![]));

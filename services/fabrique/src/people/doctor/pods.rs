@@ -31,8 +31,9 @@ pub(super) async fn examine(
     inspector: &Inspector,
     checks: &mut Vec<Check>,
 ) -> Option<(Vec<Daemon>, Arc<dyn Builder>)> {
-    let (choice, missing, network, daemons) = tokio::join!(
+    let (choice, who, missing, network, daemons) = tokio::join!(
         inspector.choice(),
+        inspector.asked_as(),
         inspector.missing_rights(),
         inspector.network(),
         inspector.daemons()
@@ -41,7 +42,8 @@ pub(super) async fn examine(
         |name: &str, check: Result<Check, KubernetesError>| check.unwrap_or_else(|error| away(name, &error));
     let setting = inspector.setting();
     checks.push(asked("builders isolation", choice.map(|choice| isolation(setting, &choice))));
-    checks.push(asked("builders rights", missing.map(|missing| rights(&missing))));
+    let missing = who.and_then(|who| Ok((who, missing?)));
+    checks.push(asked("builders rights", missing.map(|(who, missing)| rights(who.as_deref(), &missing))));
     checks.push(asked("builders network", network.map(|findings| walls(findings.as_deref()))));
     let ca = authority(adapters, checks)?;
     let builder = match builders::pod_driver(adapters, &Arc::new(ca), NAME) {
@@ -86,8 +88,12 @@ fn isolation(setting: IsolationSetting, choice: &Choice) -> Check {
     check(name, Level::Ok, what, "")
 }
 
-fn rights(missing: &[MissingRight]) -> Check {
+/// Rights are those of `who` asks: an administrator's say nothing of the worker's.
+fn rights(who: Option<&str>, missing: &[MissingRight]) -> Check {
     let name = "builders rights";
+    let account = who.is_some_and(|who| who.starts_with("system:serviceaccount:"));
+    let who = who.unwrap_or("whoever asks");
+    let whose = if account { "" } else { "; whether the worker may, its own account can tell" };
     let remedy = "compare the Role and ClusterRole of the service account with the manifests";
     let needed: Vec<&MissingRight> =
         missing.iter().filter(|right| right.rule.scope == Scope::Namespace).collect();
@@ -97,12 +103,16 @@ fn rights(missing: &[MissingRight]) -> Check {
     };
     let all: Vec<&MissingRight> = missing.iter().collect();
     match (needed.is_empty(), all.is_empty()) {
-        (_, true) => check(name, Level::Ok, "everything that the placement uses is allowed", ""),
+        (_, true) => {
+            check(name, Level::Ok, format!("{who} may do everything that the placement does{whose}"), "")
+        }
         (true, false) => {
-            let what = format!("missing: {}; nodes cannot be looked at", named(&all));
+            let what = format!("{who} may not: {}; nodes cannot be looked at{whose}", named(&all));
             check(name, Level::Warn, what, remedy)
         }
-        (false, false) => check(name, Level::Fail, format!("missing: {}", named(&needed)), remedy),
+        (false, false) => {
+            check(name, Level::Fail, format!("{who} may not: {}{whose}", named(&needed)), remedy)
+        }
     }
 }
 
@@ -161,11 +171,23 @@ mod tests {
             let rules = RULES.iter().filter(move |rule| rule.scope == scope);
             rules.map(|rule| MissingRight { rule: *rule, verb: rule.verbs[0] }).collect::<Vec<_>>()
         };
-        assert_eq!(rights(&[]).level, Level::Ok);
-        assert_eq!(rights(&missing(Scope::Cluster)).level, Level::Warn);
-        let check = rights(&missing(Scope::Namespace));
+        let worker = Some("system:serviceaccount:fabrique:worker");
+        assert_eq!(rights(worker, &[]).level, Level::Ok);
+        assert_eq!(rights(worker, &missing(Scope::Cluster)).level, Level::Warn);
+        let check = rights(worker, &missing(Scope::Namespace));
         assert_eq!(check.level, Level::Fail);
-        assert!(check.what.contains("create pods"), "{check:?}");
+        assert!(check.what.contains("worker may not: create pods"), "{check:?}");
+    }
+
+    /// An administrator may do anything.
+    #[test]
+    fn what_an_administrator_may_is_not_told_of_the_worker() {
+        let told = |who| rights(who, &[]).what;
+        assert!(told(Some("kubernetes-admin")).starts_with("kubernetes-admin may do everything"));
+        for who in [Some("kubernetes-admin"), None] {
+            assert!(told(who).ends_with("whether the worker may, its own account can tell"), "{who:?}");
+        }
+        assert!(told(Some("system:serviceaccount:fabrique:worker")).ends_with("that the placement does"));
     }
 
     #[test]
