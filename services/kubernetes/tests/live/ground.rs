@@ -23,7 +23,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-const REGISTRY: &str = "198.18.0.2";
+pub(crate) const REGISTRY: &str = "198.18.0.2";
 const GITEA: &str = "198.18.0.3";
 const TESTS: &str = "198.18.0.254";
 

@@ -4,11 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use fabrique_bed::Cluster;
+use fabrique_kubernetes::config::HostPort;
 use fabrique_ports::builder::{Condition, Placement};
-use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use k8s_openapi::api::core::v1::{HostAlias, TopologySpreadConstraint};
 use serde_json::json;
 
-use crate::ground::{Ground, isolation, lease};
+use crate::ground::{Ground, REGISTRY, isolation, lease};
 use crate::workshop::Workshop;
 
 /// Objects that belong to no namespace, until this is dropped.
@@ -115,4 +116,24 @@ async fn a_cache_volume_is_made_for_each_pod_and_ends_with_it() {
     assert!(mounted.contains("buildkitd.lock"), "{mounted}");
     placement.release(leased, Condition::Doubt).await;
     crate::ground::eventually("the claim is gone", async || ground.kubectl(&claims).await.is_empty()).await;
+}
+
+/// The gate itself asks for the registry by a name that no DNS knows, and passes when the registry answers.
+#[tokio::test]
+async fn a_builder_finds_by_a_host_alias_what_dns_does_not_know() {
+    let Some(mut ground) = Ground::with_policies(isolation()).await else { return };
+    let name = "mirror.by-alias.example";
+    ground.settings.host_aliases =
+        vec![HostAlias { ip: REGISTRY.to_owned(), hostnames: Some(vec![name.to_owned()]) }];
+    ground.settings.gate.needed = HostPort { host: name.to_owned(), port: 80 };
+    let placement = ground.placement("worker-1").await;
+    let leased = lease(&placement, "citation").await;
+    let knock = |host: &str| {
+        let script = format!("timeout 5 bash -c 'exec 3<>/dev/tcp/{host}/80' && echo open || echo closed");
+        let (pod, ground) = (leased.daemon.name.clone(), &ground);
+        async move { ground.kubectl(&["exec", &pod, "--", "bash", "-c", &script]).await }
+    };
+    assert_eq!(knock(name).await.trim(), "open");
+    assert_eq!(knock("other.by-alias.example").await.trim(), "closed");
+    placement.release(leased, Condition::Doubt).await;
 }
