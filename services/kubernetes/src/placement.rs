@@ -146,7 +146,9 @@ impl Drop for KubernetesPlacement {
 #[async_trait]
 impl Placement for KubernetesPlacement {
     async fn acquire(&self, need: &Need) -> PortResult<Placed> {
-        if let Some(refusal) = self.shared.cluster.settings.max.refusal(&need.resources) {
+        let settings = &self.shared.cluster.settings;
+        let refusal = settings.max.refusal(&need.resources).or_else(|| settings.pool.refusal(need.timeout));
+        if let Some(refusal) = refusal {
             return Ok(Placed::Full(refusal));
         }
         let mut place = self.shared.join(need);

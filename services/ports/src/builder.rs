@@ -163,6 +163,8 @@ pub struct Need {
     /// What the app's registration wishes for beyond what all have. A placement that does not make its daemons gives
     /// what they have.
     pub resources: BuildResources,
+    /// The longest that the build may take: the place has to last for it.
+    pub timeout: Duration,
     /// The longest the caller waits for a place.
     pub patience: Duration,
 }

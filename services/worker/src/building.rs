@@ -361,8 +361,9 @@ impl Build {
 
 /// A place to build; nothing when it is cancelled before.
 async fn place(context: &Context, app: &App, cancel: &CancellationToken) -> PortResult<Option<Placed>> {
-    let (app, trust, resources) = (app.name.clone(), app.build.trust.clone(), app.build.resources);
-    let need = Need { app, trust, resources, patience: context.config.bounds.patience };
+    let (timeout, resources) = (app.build.timeout, app.build.resources);
+    let (app, trust) = (app.name.clone(), app.build.trust.clone());
+    let need = Need { app, trust, resources, timeout, patience: context.config.bounds.patience };
     tokio::select! {
         placed = context.ports.placement.acquire(&need) => placed.map(Some),
         () = cancel.cancelled() => Ok(None),

@@ -67,6 +67,7 @@ fn need(app: &str, patience: u64) -> Need {
         app: AppName::parse(app).unwrap(),
         trust: TrustDomain::parse("atlas").unwrap(),
         resources: BuildResources::default(),
+        timeout: Duration::from_secs(60),
         patience: Duration::from_secs(patience),
     }
 }

@@ -2,15 +2,18 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 use fabrique_core::quantity::{Bytes, Millicores};
 use fabrique_declarations::{At, Finding};
 use fabrique_yaml::{Node, Yaml};
+use humantime::{format_duration, parse_duration};
 
 use super::FILE_NAME;
 use crate::tree::Tree;
 
-/// The most that builds may have, by `max` in the builders' own configuration; no bound where it is absent.
+/// The most that builds may have, by `max` and `pool.longest_build` in the builders' own configuration; no bound where it
+/// is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ceiling {
     /// Processor time, reserved or as a limit.
@@ -19,9 +22,11 @@ pub struct Ceiling {
     pub memory: Option<Bytes>,
     /// Room on the node's disk.
     pub ephemeral_storage: Option<Bytes>,
+    /// How long a build may take: every pod lasts for that.
+    pub timeout: Option<Duration>,
 }
 
-/// Every amount in a `spec.build.resources` that is above `most`, with its place, in order of file and line. No such app
+/// Every amount in a `spec.build.resources`, and every `spec.build.timeout`, that is above `most`, with its place, in order of file and line. No such app
 /// is built, which a push would otherwise be the first to tell. What cannot be read at all is told by
 /// [`super::Registrations::load`], and not here.
 #[must_use]
@@ -33,15 +38,32 @@ pub fn above(tree: &Tree, most: &Ceiling) -> Vec<Finding> {
             continue;
         };
         let Ok(yaml) = Yaml::parse(bytes) else { continue };
-        let asked = yaml.documents().first().and_then(resources);
+        let build = yaml.documents().first().and_then(build);
+        let asked = build.and_then(|build| Some(build.entry("resources")?.1));
         findings.extend(asked.into_iter().flat_map(|asked| of_one(path.as_str(), asked, most)));
+        findings.extend(build.and_then(|build| too_long(path.as_str(), build, most.timeout?)));
     }
     findings.sort();
     findings
 }
 
-fn resources(document: &Node) -> Option<&Node> {
-    ["spec", "build", "resources"].iter().try_fold(document, |node, key| Some(node.entry(key)?.1))
+fn build(document: &Node) -> Option<&Node> {
+    ["spec", "build"].iter().try_fold(document, |node, key| Some(node.entry(key)?.1))
+}
+
+fn too_long(file: &str, build: &Node, most: Duration) -> Option<Finding> {
+    let node = build.entry("timeout")?.1;
+    let wanted = parse_duration(node.text()?).ok()?;
+    (wanted > most).then(|| {
+        let (wanted, most) = (format_duration(wanted), format_duration(most));
+        Finding::between(
+            file,
+            At { value: (), line: node.line, column: node.column },
+            format!("build.timeout of {wanted}"),
+            format!("pool.longest_build of the builders' file permits {most} at the most"),
+            format!("ask for {most} or less, or raise pool.longest_build there"),
+        )
+    })
 }
 
 fn of_one(file: &str, asked: &Node, most: &Ceiling) -> Vec<Finding> {

@@ -125,6 +125,7 @@ fn every_amount_above_what_builders_permit_is_told_with_its_line() {
         cpu: Some(Millicores(8000)),
         memory: Some(Bytes::gibi(32)),
         ephemeral_storage: Some(Bytes::gibi(50)),
+        timeout: None,
     };
     let told: Vec<String> = above(&tree, &most).iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(told.join("\n"), @"
@@ -132,6 +133,26 @@ apps/much/app.yaml:9:12: build.resources.cpu of 9 is declared, max.cpu of the bu
 apps/much/app.yaml:12:21: build.resources.memory_limit of 64Gi is declared, max.memory of the builders' file permits 32Gi at the most; ask for 32Gi or less, or raise max.memory there
 apps/wrong/app.yaml:10:26: build.resources.ephemeral_storage of 51Gi is declared, max.ephemeral_storage of the builders' file permits 50Gi at the most; ask for 50Gi or less, or raise max.ephemeral_storage there
 ");
+    assert_eq!(above(&tree, &Ceiling::default()), []);
+}
+
+#[test]
+fn a_timeout_above_what_every_builder_lasts_for_is_told_with_its_line() {
+    let with = |timeout: &str| format!("{SMALLEST}  build:\n    timeout: {timeout}\n");
+    let tree = tree(&[
+        ("apps/long/app.yaml", &with("5h")),
+        ("apps/right/app.yaml", &with("120m")),
+        ("apps/silent/app.yaml", SMALLEST),
+        ("apps/wrong/app.yaml", &with("long")),
+    ]);
+    let most = Ceiling { timeout: Some(Duration::from_secs(2 * 60 * 60)), ..Ceiling::default() };
+    let told: Vec<String> = above(&tree, &most).iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let [place, what] = [
+        "apps/long/app.yaml:8:14: build.timeout of 5h",
+        "pool.longest_build of the builders' file permits 2h",
+    ];
+    assert!(told[0].starts_with(place) && told[0].contains(what), "{told:?}");
     assert_eq!(above(&tree, &Ceiling::default()), []);
 }
 

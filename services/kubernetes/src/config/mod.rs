@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fabrique_core::id::{AppName, TrustDomain};
 pub use fabrique_core::quantity::{Bytes, Millicores};
+use humantime_serde::re::humantime::format_duration;
 use k8s_openapi::api::core::v1::{HostAlias, Toleration, TopologySpreadConstraint};
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +150,8 @@ pub struct PoolSettings {
     pub life: Duration,
     /// A daemon that ran this many builds gets no further one.
     pub builds: u32,
-    /// The longest a build may take: a pod is ended by Kubernetes itself after `life` and this.
+    /// The longest a build may take: a pod is ended by Kubernetes itself after `life` and this. An app whose
+    /// registration says more is not built.
     #[serde(with = "humantime_serde")]
     pub longest_build: Duration,
     /// A pod that is not ready after this is given up: images that cannot be pulled, nodes without room.
@@ -185,6 +187,16 @@ impl PoolSettings {
     pub fn warm_for(&self, trust: &TrustDomain, active: bool) -> u16 {
         let always = self.always_warm.get(trust).copied().unwrap_or(0);
         always.max(if active { self.warm } else { 0 })
+    }
+
+    /// What is too long about a build that may take `timeout`, for people; nothing when every pod lasts for it.
+    #[must_use]
+    pub fn refusal(&self, timeout: Duration) -> Option<String> {
+        let most = self.longest_build;
+        (timeout > most).then(|| {
+            let (timeout, most) = (format_duration(timeout), format_duration(most));
+            format!("the build may take {timeout}, and pool.longest_build permits {most} at the most")
+        })
     }
 
     /// `activeDeadlineSeconds`: Kubernetes' own end to a pod that nobody looks after.

@@ -223,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn a_build_that_may_take_longer_than_every_pod_lasts_is_refused_in_words() {
+        let pool = settings().pool;
+        assert_eq!(pool.refusal(pool.longest_build), None);
+        let told = pool.refusal(Duration::from_mins(121)).unwrap();
+        assert_eq!(told, "the build may take 2h 1m, and pool.longest_build permits 2h at the most");
+        // Whenever it begins, as long as the pod gets builds at all.
+        assert!(pool.deadline() >= pool.start + pool.life + pool.longest_build);
+    }
+
+    #[test]
     fn the_defaults_are_valid() {
         assert_eq!(places(&settings()), Vec::<String>::new());
     }

@@ -294,6 +294,7 @@ pub(crate) fn need(app: &str, patience: u64) -> Need {
         app: AppName::parse(app).unwrap(),
         trust: TrustDomain::parse("atlas").unwrap(),
         resources: BuildResources::default(),
+        timeout: Duration::from_secs(1),
         patience: Duration::from_secs(patience),
     }
 }

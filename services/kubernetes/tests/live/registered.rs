@@ -1,5 +1,7 @@
 //! What an app's registration wishes for, and its pod has.
 
+use std::time::Duration;
+
 use fabrique_core::app::BuildResources;
 use fabrique_kubernetes::config::{Bytes, Millicores};
 use fabrique_ports::builder::{Condition, Need, Placed, Placement};
@@ -61,5 +63,18 @@ async fn what_is_more_than_the_builders_configuration_permits_is_refused_with_it
         panic!("it was given more than is permitted")
     };
     assert_eq!(why, "1Gi of memory are wished for, and max.memory permits 512Mi at the most");
+    assert_eq!(ground.pods().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_build_that_may_outlast_its_pod_is_refused_with_the_key_and_costs_no_pod() {
+    let Some(mut ground) = Ground::with_policies(isolation()).await else { return };
+    ground.settings.pool.longest_build = Duration::from_mins(10);
+    let placement = ground.placement("worker-1").await;
+    let long = Need { timeout: Duration::from_mins(11), ..need("long", 60) };
+    let Placed::Full(why) = placement.acquire(&long).await.unwrap() else {
+        panic!("its pod may end before it")
+    };
+    assert_eq!(why, "the build may take 11m, and pool.longest_build permits 10m at the most");
     assert_eq!(ground.pods().await, Vec::<String>::new());
 }

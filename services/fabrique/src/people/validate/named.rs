@@ -34,7 +34,7 @@ pub(super) fn ceiling(config: &Config) -> Option<Ceiling> {
 /// Adapters know nothing of registrations, and these nothing of adapters.
 fn most(settings: &Settings) -> Ceiling {
     let fabrique_kubernetes::config::Ceiling { cpu, memory, ephemeral_storage } = settings.max;
-    Ceiling { cpu, memory, ephemeral_storage }
+    Ceiling { cpu, memory, ephemeral_storage, timeout: Some(settings.pool.longest_build) }
 }
 
 fn check<T: DeserializeOwned>(
@@ -107,6 +107,16 @@ mod tests {
                 findings += found.len();
             }
             assert_eq!(findings, told, "{name}");
+        }
+        // The pool's own bound, of which there is always one.
+        for timeout in ["30m", "2h", "2h 1s", "24h"] {
+            let text = format!("spec: {{ build: {{ timeout: {timeout} }} }}\n");
+            let path = RelPath::parse("apps/citation/app.yaml").unwrap();
+            let tree: Tree = [(path, Entry::regular(text))].into_iter().collect();
+            let found = registration::above(&tree, &most(&settings));
+            let refused = settings.pool.refusal(humantime::parse_duration(timeout).unwrap()).is_some();
+            assert_eq!(found.len(), usize::from(refused), "{timeout}: {found:?}");
+            assert_eq!(refused, ["2h 1s", "24h"].contains(&timeout));
         }
     }
 }
