@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::AppName;
 use fabrique_kubernetes::config::{AppMemory, Bytes};
+use fabrique_kubernetes::pod::CONFIG_MAP;
 use fabrique_kubernetes::rbac::RULES;
 use fabrique_ports::builder::{Autopsy, Condition, Placed, Placement};
 use k8s_openapi::api::core::v1::Pod;
@@ -114,4 +115,22 @@ async fn a_builder_for_which_only_the_control_plane_is_left_is_pending_with_the_
     let phases = "jsonpath={range .items[*]}{.status.phase}@{.spec.nodeName} {end}";
     let pods = ground.kubectl(&["get", "pods", "--output", phases]).await;
     assert_eq!(pods.trim(), "Pending@");
+}
+
+/// What making all builders anew rests on, as after a rotation of their authority.
+#[tokio::test]
+async fn with_the_config_map_that_owns_them_all_builders_and_their_certificates_go() {
+    let Some(ground) = Ground::with_policies(isolation()).await else { return };
+    let placement = ground.placement("worker-1").await;
+    lease(&placement, "citation").await;
+    // No worker is there to make any meanwhile.
+    drop(placement);
+    let listed = async |kind: &str| {
+        let names = ground.kubectl(&["get", kind, "--output", "name"]).await;
+        names.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!((listed("pods").await.len(), listed("secrets").await.len()), (1, 1));
+    ground.kubectl(&["delete", "configmap", CONFIG_MAP]).await;
+    eventually("the builders are gone", async || listed("pods").await.is_empty()).await;
+    eventually("their certificates are gone", async || listed("secrets").await.is_empty()).await;
 }
