@@ -137,3 +137,24 @@ fn what_keeps_a_pod_from_starting_is_told() {
     );
     assert_eq!(state(&waiting("ContainerCreating"), None), State::Starting(None));
 }
+
+/// The words that `why`, commit statuses and events have of it, and whose turn it is then.
+#[test]
+fn each_cause_is_told_in_words_of_its_own() {
+    let told = |cause: Cause| match Autopsy::from(cause) {
+        Autopsy::Died { kind, why } => format!("{}: builder-0 {why}", kind.as_str()),
+        other => format!("{other:?}"),
+    };
+    let word = || "ErrImagePull".to_owned();
+    for (cause, expected) in [
+        (Cause::NodeLost, "environment: builder-0 lost its node"),
+        (Cause::Preempted, "environment: builder-0 was preempted by a pod of a higher priority"),
+        (Cause::Drained, "environment: builder-0 was evicted because its node was drained"),
+        (Cause::Deadline, "environment: builder-0 reached its deadline"),
+        (Cause::ImagePull(word()), "infrastructure: builder-0 cannot pull its image (ErrImagePull)"),
+        (Cause::Unschedulable("0/3".to_owned()), "infrastructure: builder-0 finds no node: 0/3"),
+        (Cause::OutOfMemory, "OutOfMemory"),
+    ] {
+        assert_eq!(told(cause), expected);
+    }
+}
