@@ -1,6 +1,8 @@
 //! The command line: what can be said, and the help that teaches it.
 
 mod provide;
+mod render;
+mod setup;
 mod timeline;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +14,8 @@ use fabrique_core::time::Timestamp;
 use fabrique_operator::declared::is_cluster_apps;
 
 pub(crate) use provide::{Migrate, Secrets};
+pub(crate) use render::Render;
+pub(crate) use setup::Init;
 pub(crate) use timeline::Timeline;
 
 /// Examples and exit codes under a command's help. Every help ends with them.
@@ -138,12 +142,20 @@ pub(crate) enum Command {
         "0 stopped by a signal, 2 configuration, 3 or 4 a peer at the start"
     ))]
     All,
-    /// Make what is missing on the bus: streams and buckets. What exists is reported, never changed.
+    /// What an installation needs before its first app, gate by gate. What exists is kept.
+    ///
+    /// Always the streams and buckets of the bus. With an administrator under `init` also, on Gitea: the organisation and
+    /// repository of cluster/apps with their first files, an account and a token for each purpose, and webhook #2; with
+    /// `init.argocd_url` webhook #1, with the proof that Argo CD takes its deliveries. Tokens and secrets are written to the
+    /// files that the configuration names for them. Interrupted anywhere, it goes on when it is run again.
     #[command(after_help = taught!(
-        "fabrique init";
-        "0 everything is there, 1 a stream has settings that work cannot go on with, 3 no bus, 4 not permitted"
+        "fabrique init --dry-run",
+        "fabrique init",
+        "fabrique init -o json | jq '.gates[] | select(.result == \"failed\")'";
+        "0 everything is there, 1 something is in the way (with --dry-run: would be made), 2 configuration, 3 a peer is \
+         away, 4 not permitted"
     ))]
-    Init,
+    Init(Init),
 
     /// Every app at a glance.
     #[command(after_help = taught!(
@@ -388,20 +400,6 @@ pub(crate) struct Reconcile {
     /// The time between two sweeps.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     pub(crate) every: Option<Duration>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Render {
-    /// A checkout of cluster/apps to render, and to write what differs into.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) path: Option<PathBuf>,
-    /// Write nothing; fail when a file is not as rendered.
-    #[arg(long)]
-    pub(crate) check: bool,
-    /// Also remove the Applications of what is not registered any more. Once that is pushed, Argo CD removes
-    /// everything that they deployed.
-    #[arg(long, requires = "path", conflicts_with = "check")]
-    pub(crate) remove: bool,
 }
 
 #[derive(Debug, Args)]

@@ -38,7 +38,9 @@ fn try_run(cli: Cli) -> anyhow::Result<Exit> {
         }
         _ => {}
     }
-    let config = match config::load(cli.global.config.as_deref(), &cli.global.set) {
+    // Whoever makes secrets does not have them yet.
+    let load = if matches!(cli.command, Command::Init(_)) { config::load_before_init } else { config::load };
+    let config = match load(cli.global.config.as_deref(), &cli.global.set) {
         Ok(config) => config,
         Err(problems) => return people::refuse_configuration(console, &cli.command, &problems),
     };

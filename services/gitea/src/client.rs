@@ -1,5 +1,6 @@
 //! One request to Gitea: its token, its bounds, its answer.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use reqwest::Certificate;
 use reqwest::header::{AUTHORIZATION, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::Url;
@@ -29,6 +30,22 @@ pub struct Gitea {
     config: Arc<GiteaConfig>,
     /// Answers every question of [`fabrique_ports::forge::ForgeInspection`] with this token, where set.
     inspects: Option<Purpose>,
+    /// Whoever sends every request, instead of the tokens by purpose.
+    login: Option<Arc<Login>>,
+}
+
+/// Who sends requests that carry no token of a purpose.
+pub(crate) enum Login {
+    /// Somebody with a password.
+    Password(String, SecretString),
+    /// Whoever a token belongs to.
+    Token(SecretString),
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login")
+    }
 }
 
 impl Gitea {
@@ -53,13 +70,28 @@ impl Gitea {
             builder = builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(unusable)?);
         }
         let client = builder.build().map_err(unusable)?;
-        Ok(Self { client, config: Arc::new(config), inspects: None })
+        Ok(Self { client, config: Arc::new(config), inspects: None, login: None })
     }
 
     /// The same server, inspected with the token of one purpose: how `doctor` tries each of them.
     #[must_use]
     pub fn inspecting(&self, purpose: Purpose) -> Self {
         Self { inspects: Some(purpose), ..self.clone() }
+    }
+
+    /// The same server, with every request by one person.
+    pub(crate) fn by(&self, login: Login) -> Self {
+        Self { login: Some(Arc::new(login)), ..self.clone() }
+    }
+
+    /// The same server, with webhooks that are signed with this secret, and none from before.
+    pub(crate) fn signing(&self, secret: SecretString) -> Self {
+        let config = GiteaConfig {
+            hook_secret: Some(secret),
+            former_hook_secret: None,
+            ..GiteaConfig::clone(&self.config)
+        };
+        Self { config: Arc::new(config), ..self.clone() }
     }
 
     pub(crate) fn config(&self) -> &GiteaConfig {
@@ -94,6 +126,7 @@ impl Gitea {
         path: &Path,
         body: Option<&Value>,
     ) -> Result<Answer, GiteaError> {
+        let purpose = if self.login.is_some() { Purpose::Admin } else { purpose };
         let mut url = path.on(&self.config.base_url)?;
         let request = format!("{method} {}", url.path());
         let no_answer = |source: reqwest::Error| GiteaError::NoAnswer {
@@ -116,7 +149,7 @@ impl Gitea {
                 let problem = format!("it is larger than {MAX_ANSWER} bytes");
                 return Err(GiteaError::Unreadable { request, problem });
             };
-            let with_token = self.config.tokens.of(purpose).is_some();
+            let with_token = self.login.is_some() || self.config.tokens.of(purpose).is_some();
             return Ok(Answer { request, status, body, purpose, with_token, object });
         }
         Err(GiteaError::RedirectedAway { request })
@@ -130,6 +163,15 @@ impl Gitea {
         body: Option<&Value>,
     ) -> Result<RequestBuilder, GiteaError> {
         let mut builder = self.client.request(method.clone(), url);
+        match self.login.as_deref() {
+            Some(Login::Password(name, password)) => {
+                builder = builder.basic_auth(name, Some(password.expose_secret()));
+            }
+            Some(Login::Token(token)) => {
+                builder = builder.header(AUTHORIZATION, authorization(token.expose_secret(), purpose)?);
+            }
+            None => {}
+        }
         if let Some(token) = self.config.tokens.of(purpose) {
             builder = builder.header(AUTHORIZATION, authorization(token.expose_secret(), purpose)?);
         }

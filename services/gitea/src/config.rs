@@ -18,10 +18,12 @@ pub enum Purpose {
     Hooks,
     /// Reading and writing `cluster/apps`.
     Apps,
+    /// Setting an installation up, as an administrator with a password: Gitea makes tokens for nothing else.
+    Admin,
 }
 
 impl Purpose {
-    /// All of them.
+    /// All that have tokens.
     pub const ALL: [Purpose; 4] = [Purpose::Read, Purpose::Status, Purpose::Hooks, Purpose::Apps];
 
     /// The word in configuration and messages.
@@ -32,6 +34,7 @@ impl Purpose {
             Purpose::Status => "status",
             Purpose::Hooks => "hooks",
             Purpose::Apps => "apps",
+            Purpose::Admin => "admin",
         }
     }
 
@@ -43,6 +46,7 @@ impl Purpose {
                 "write access to the repository's code and the scope write:repository"
             }
             Purpose::Hooks => "administration of the repository and the scope write:repository",
+            Purpose::Admin => "administration of the server",
         }
     }
 }
@@ -74,6 +78,7 @@ impl Tokens {
             Purpose::Status => self.status.as_ref(),
             Purpose::Hooks => self.hooks.as_ref(),
             Purpose::Apps => self.apps.as_ref(),
+            Purpose::Admin => None,
         }
     }
 }

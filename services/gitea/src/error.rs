@@ -93,6 +93,13 @@ impl GiteaError {
 
 fn refusal(status: StatusCode, purpose: Purpose, with_token: bool) -> (Fault, Option<String>) {
     match status.as_u16() {
+        401 | 403 if purpose == Purpose::Admin => (
+            Fault::Denied,
+            Some(
+                "name an administrator of Gitea and the password; one with a second factor is refused"
+                    .to_owned(),
+            ),
+        ),
         401 if with_token => {
             (Fault::Denied, Some(format!("the `{purpose}` token is wrong, expired or revoked: replace it")))
         }

@@ -1,8 +1,8 @@
 //! The Gitea adapter: heads, commit statuses and webhooks over REST, and the reading of deliveries.
 //!
 //! [`Gitea`] implements [`Forge`](fabrique_ports::forge::Forge), [`Hooks`](fabrique_ports::forge::Hooks)
-//! and [`ForgeInspection`](fabrique_ports::forge::ForgeInspection) with one pooled client. [`Deliveries`]
-//! implements [`DeliveryReader`](fabrique_ports::delivery::DeliveryReader) and is pure.
+//! and [`ForgeInspection`](fabrique_ports::forge::ForgeInspection) with one pooled client, and [`Administrator`]
+//! [`ForgeSetup`](fabrique_ports::setup::ForgeSetup). [`Deliveries`] implements [`DeliveryReader`](fabrique_ports::delivery::DeliveryReader) and is pure.
 //!
 //! Three things about Gitea decide how this crate looks:
 //!
@@ -17,6 +17,7 @@
 //! This crate must not know what an app, a registration or a build is, nor retry anything: callers know
 //! what a retry is worth.
 
+mod admin;
 mod client;
 mod config;
 mod delivery;
@@ -26,6 +27,7 @@ mod hooks;
 mod inspection;
 mod text;
 
+pub use admin::Administrator;
 pub use client::Gitea;
 pub use config::{GiteaConfig, Purpose, Timeouts, Tokens};
 pub use delivery::Deliveries;

@@ -12,6 +12,7 @@
 //! * [`isolation`]: which isolation the nodes allow; [`rbac`]: every right that is used, as data;
 //! * [`inspect`]: what a doctor asks, without starting anything;
 //! * [`inventory`]: what the whole cluster has, for whoever compares it with what apps declare;
+//! * [`deployer`]: Argo CD's webhook secret, and the proof that it is told of pushes;
 //! * [`secrets`]: secrets that are derived from others, and the rights that this takes;
 //! * [`network`]: policies from a typed allow-list, and the refusal of anything that opens the world.
 //!
@@ -26,6 +27,7 @@ pub mod autopsy;
 mod cluster;
 pub mod config;
 pub mod daemon_toml;
+pub mod deployer;
 mod error;
 mod finding;
 pub mod inspect;

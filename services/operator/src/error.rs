@@ -26,6 +26,14 @@ pub enum OperatorError {
         /// Why.
         source: std::io::Error,
     },
+    /// A file that holds a secret cannot be read or made.
+    #[error("{path}: {source}; name another file, or get the right to it")]
+    SecretFile {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A local directory is too big to be a copy of `cluster/apps`.
     #[error("{path} holds more than {limit}; is it a copy of cluster/apps?")]
     TooBig {
@@ -81,6 +89,7 @@ impl OperatorError {
             | OperatorError::UnknownBuild(_)
             | OperatorError::UnknownSecret { .. }
             | OperatorError::Directory { .. }
+            | OperatorError::SecretFile { .. }
             | OperatorError::TooBig { .. }
             | OperatorError::NotApps { .. }
             | OperatorError::NothingRegistered { .. }

@@ -15,11 +15,12 @@
 //! | `validate` | [`validate::live`], [`validate::directory`], [`declared::live`], [`declared::directory`] |
 //! | `render` | [`render::live`], [`render::directory`] |
 //! | `secrets` | [`secrets::derive`] |
+//! | `init` | [`setup::run`] |
 //! | `doctor` | [`doctor::Doctor`] |
 //! | the timeline of a push | [`Operator::timeline`], [`timeline::Timeline`] |
 //!
-//! Commands are requests to whichever worker hears them; nothing here changes an app by itself. Only
-//! `hooks ensure` writes, and only to webhooks.
+//! Commands are requests to whichever worker hears them; nothing here changes an app by itself. `hooks ensure` writes to
+//! webhooks, `secrets` to the derived ones, and `init` what an installation needs before its first app.
 //!
 //! This crate must not print, parse arguments or read configuration, and it must not know any server.
 
@@ -36,6 +37,7 @@ mod lookup;
 mod operator;
 pub mod render;
 pub mod secrets;
+pub mod setup;
 mod status;
 pub mod tail;
 pub mod timeline;

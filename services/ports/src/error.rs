@@ -22,6 +22,8 @@ pub enum Peer {
     Database,
     /// The API server of Kubernetes.
     Cluster,
+    /// Argo CD.
+    Deployer,
 }
 
 impl fmt::Display for Peer {
@@ -34,6 +36,7 @@ impl fmt::Display for Peer {
             Peer::Bus => "NATS",
             Peer::Database => "PostgreSQL",
             Peer::Cluster => "the API server",
+            Peer::Deployer => "Argo CD",
         })
     }
 }

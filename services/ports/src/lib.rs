@@ -20,6 +20,7 @@ pub mod inventory;
 pub mod records;
 pub mod registry;
 pub mod secrets;
+pub mod setup;
 pub mod source;
 
 pub use ambient::Ambient;

@@ -96,6 +96,12 @@ impl Gitea {
         ADMIN
     }
 
+    /// The administrator's password.
+    #[must_use]
+    pub fn admin_password(&self) -> &'static str {
+        ADMIN_PASSWORD
+    }
+
     /// `http://127.0.0.1:PORT/org/name.git`, without credentials.
     #[must_use]
     pub fn clone_url(&self, org: &str, name: &str) -> String {
@@ -197,6 +203,20 @@ impl Gitea {
         match answer["sha1"].as_str() {
             Some(token) => Ok(token.to_owned()),
             None => bail!("Gitea answered {status} to POST {path}: {answer}"),
+        }
+    }
+
+    /// What Gitea tells of a user's tokens: names and scopes, and no value.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn tokens(&self, user: &str) -> Result<Vec<Value>> {
+        let path = format!("/users/{user}/tokens");
+        let request = self.request("GET", &path, None)?.basic_auth(ADMIN, Some(ADMIN_PASSWORD));
+        let (status, answer) = answer(request).await?;
+        match answer {
+            Value::Array(tokens) => Ok(tokens),
+            other => bail!("Gitea answered {status} to GET {path}: {other}"),
         }
     }
 

@@ -14,6 +14,7 @@ mod doors;
 mod ground;
 mod health;
 mod image;
+mod initialised;
 mod installed;
 mod isolation;
 mod migrated;

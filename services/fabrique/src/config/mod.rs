@@ -8,6 +8,7 @@ mod adapters;
 mod bounded;
 mod check;
 mod effective;
+mod init;
 mod keys;
 mod reference;
 mod render;
@@ -23,6 +24,7 @@ use figment::value::Value;
 pub(crate) use check::Problem;
 pub(crate) use effective::Setting;
 pub(crate) use reference::page as reference;
+pub(crate) use secret::Secret;
 pub(crate) use sections::{BuildkitSection, Config, Role};
 
 /// Keys with the text that the environment has for them, as it stands there.
@@ -33,7 +35,18 @@ type Words = Vec<(String, String)>;
 /// # Errors
 /// A list of problems, each naming the key and the remedy.
 pub(crate) fn load(file: Option<&Path>, set: &[(String, String)]) -> Result<Config, Vec<Problem>> {
-    read(file, set).map(|(config, _)| config)
+    read(file, set, &[]).map(|(config, _)| config)
+}
+
+/// The same for whoever makes secrets: the files of [`init::MADE`] need not be there yet.
+///
+/// # Errors
+/// Those of [`load`].
+pub(crate) fn load_before_init(
+    file: Option<&Path>,
+    set: &[(String, String)],
+) -> Result<Config, Vec<Problem>> {
+    read(file, set, &init::MADE).map(|(config, _)| config)
 }
 
 /// Every key with its value and who says so.
@@ -41,17 +54,21 @@ pub(crate) fn load(file: Option<&Path>, set: &[(String, String)]) -> Result<Conf
 /// # Errors
 /// Those of [`load`].
 pub(crate) fn explain(file: Option<&Path>, set: &[(String, String)]) -> Result<Vec<Setting>, Vec<Problem>> {
-    read(file, set).map(|(config, said)| effective::settings(&config, &said))
+    read(file, set, &[]).map(|(config, said)| effective::settings(&config, &said))
 }
 
 /// The configuration, and what was said of it.
-fn read(file: Option<&Path>, set: &[(String, String)]) -> Result<(Config, Figment), Vec<Problem>> {
+fn read(
+    file: Option<&Path>,
+    set: &[(String, String)],
+    made_later: &[&str],
+) -> Result<(Config, Figment), Vec<Problem>> {
     let (said, environment) = gather(file, set)?;
     let exposed = secret::exposed(&said);
     if !exposed.is_empty() {
         return Err(exposed);
     }
-    let (complete, mut problems) = secret::collect(said.clone(), &environment);
+    let (complete, mut problems) = secret::collect(said.clone(), &environment, made_later);
     let config: Config = complete
         .extract()
         .map_err(|errors| errors.into_iter().map(|e| Problem::of_figment(&e)).collect::<Vec<_>>())?;

@@ -88,8 +88,13 @@ fn exposed_at(figment: &Figment, key: &str) -> Option<Problem> {
 }
 
 /// Puts every secret in its place: the content of the file that its `…_file` key names, or its text in the
-/// `environment`, letter for letter, whatever it looks like: `007` is not a number here. The file wins.
-pub(super) fn collect(mut figment: Figment, environment: &[(String, String)]) -> (Figment, Vec<Problem>) {
+/// `environment`, letter for letter, whatever it looks like: `007` is not a number here. The file wins. One of
+/// `made_later` that is not there is no problem.
+pub(super) fn collect(
+    mut figment: Figment,
+    environment: &[(String, String)],
+    made_later: &[&str],
+) -> (Figment, Vec<Problem>) {
     let mut problems = Vec::new();
     for key in secrets() {
         let file = format!("{key}_file");
@@ -97,6 +102,7 @@ pub(super) fn collect(mut figment: Figment, environment: &[(String, String)]) ->
         let given = environment.iter().find(|(name, _)| *name == key).map(|(_, text)| text.clone());
         let secret = match named.map(|name| read(Path::new(&name)).map_err(|why| (name, why))) {
             Some(Ok(secret)) => Some(secret),
+            Some(Err((name, _))) if made_later.contains(&key.as_str()) && !Path::new(&name).exists() => given,
             Some(Err((name, why))) => {
                 let remedy = "name a readable file that holds the secret and nothing else";
                 problems.push(Problem::new(file, format!("{name}: {why}"), remedy));

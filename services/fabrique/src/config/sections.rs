@@ -13,6 +13,7 @@ use super::adapters::{
     NatsLimits, NatsTimeouts, ReceiverLimits, RegistryTimeouts,
 };
 use super::bounded::{Count, DAY, HOUR, MILLISECOND, SECOND, Wait};
+use super::init::InitSection;
 use super::render::RenderSection;
 use super::secret::Secret;
 
@@ -27,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) buildkit: BuildkitSection,
     pub(crate) kubernetes: KubernetesSection,
     pub(crate) render: RenderSection,
+    pub(crate) init: InitSection,
     pub(crate) receiver: ReceiverSection,
     pub(crate) worker: WorkerSection,
     pub(crate) reconciler: ReconcilerSection,

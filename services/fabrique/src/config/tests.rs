@@ -104,7 +104,7 @@ fn the_workers_defaults_are_said_once() {
 #[test]
 fn a_secret_is_taken_letter_for_letter() {
     let given = [("receiver.secret".to_owned(), "007".to_owned())];
-    let (figment, problems) = secret::collect(Figment::new(), &given);
+    let (figment, problems) = secret::collect(Figment::new(), &given, &[]);
     assert_eq!(problems, []);
     let config: Config = figment.extract().unwrap();
     assert_eq!(config.receiver.secret.get().unwrap().expose_secret(), "007");

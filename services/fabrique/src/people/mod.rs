@@ -51,7 +51,7 @@ pub(crate) use validate::offline as validate_offline;
 /// Runs a command that needs the configuration.
 pub(crate) async fn run(console: Console, adapters: &Adapters, command: Command) -> anyhow::Result<Exit> {
     match command {
-        Command::Init => init::init(console, adapters).await,
+        Command::Init(asked) => Box::pin(init::init(console, adapters, &asked)).await,
         Command::Reconcile(Reconcile { .. }) => Box::pin(reconcile::once(console, adapters)).await,
         Command::Hooks { command: Hooks::Ensure { dry_run } } => {
             hooks::ensure(console, adapters, dry_run).await
@@ -101,7 +101,7 @@ async fn about_apps(console: Console, operator: &Operator, command: Command) -> 
         | Command::Worker
         | Command::All
         | Command::Reconcile(_)
-        | Command::Init
+        | Command::Init(_)
         | Command::Hooks { .. }
         | Command::Validate(_)
         | Command::Render(_)

@@ -5,6 +5,7 @@
 mod answers;
 mod documented;
 mod hooks;
+mod init;
 mod render;
 mod support;
 mod trouble;
