@@ -93,6 +93,8 @@ pub(crate) fn write(
     writeln!(text, "nats:")?;
     writeln!(text, "  servers: [\"{}\"]", bed.nats().address())?;
     writeln!(text, "  monitoring: {}", bed.nats().monitor_url())?;
+    // A worker on a busy machine is slower with a person's command than one that people wait for.
+    writeln!(text, "  timeouts: {{ command: 30s }}")?;
     writeln!(text, "  users:")?;
     for role in fabrique_bed::ROLES {
         let file = secret_file(&format!("nats-{role}"), bed.nats().password(role))?;
