@@ -15,6 +15,7 @@ use crate::id::{
     RepoName, Revision, SecretName, TrustDomain,
 };
 use crate::quantity::{Bytes, Millicores};
+use crate::upstream::Upstream;
 
 /// One registered app.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Source {
     pub declaration: Option<RelPath>,
     /// The folder of the app's migrations inside the repository, where it has one.
     pub migrations: Option<RelPath>,
+    /// Where it is mirrored from and validated, where it is.
+    pub upstream: Option<Upstream>,
 }
 
 /// Everything about the build that the registration decides.

@@ -179,6 +179,13 @@ identifier!(
     is_gitea_name
 );
 
+identifier!(
+    /// The name of a check on GitHub: a check run, or the context of a commit status, like `ci` or `build (linux)`.
+    CheckName,
+    "the name of a check (1 to 200 characters on one line, no blank at its ends)",
+    is_check_name
+);
+
 impl Revision {
     /// The first twelve digits: the readable tag, never an identity.
     #[must_use]
@@ -480,6 +487,10 @@ fn is_secret_name(text: &str) -> bool {
     text.len() <= 128
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+fn is_check_name(text: &str) -> bool {
+    (1..=200).contains(&text.chars().count()) && text.trim() == text && !text.chars().any(char::is_control)
 }
 
 fn is_platform(text: &str) -> bool {

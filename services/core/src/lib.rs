@@ -20,6 +20,7 @@ pub mod policy;
 pub mod quantity;
 pub mod relation;
 pub mod time;
+pub mod upstream;
 pub mod verdict;
 pub mod view;
 pub mod work;

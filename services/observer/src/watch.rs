@@ -89,6 +89,7 @@ mod tests {
                 branch: BranchName::parse("main").unwrap(),
                 declaration: Some(RelPath::parse("decl/manifest.yaml").unwrap()),
                 migrations: None,
+                upstream: None,
             },
             image: ImageRepository::parse("registry:80/citation").unwrap(),
             build: BuildSpec {

@@ -18,6 +18,8 @@ pub enum Peer {
     Builder,
     /// NATS.
     Bus,
+    /// GitHub's API.
+    Origin,
     /// An app's PostgreSQL.
     Database,
     /// The API server of Kubernetes.
@@ -34,6 +36,7 @@ impl fmt::Display for Peer {
             Peer::Registry => "the registry",
             Peer::Builder => "buildkitd",
             Peer::Bus => "NATS",
+            Peer::Origin => "GitHub",
             Peer::Database => "PostgreSQL",
             Peer::Cluster => "the API server",
             Peer::Deployer => "Argo CD",

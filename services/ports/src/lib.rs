@@ -22,6 +22,7 @@ pub mod registry;
 pub mod secrets;
 pub mod setup;
 pub mod source;
+pub mod upstream;
 
 pub use ambient::Ambient;
 pub use error::{Fault, Peer, PortError, PortResult};

@@ -31,6 +31,17 @@ impl GitRepo {
         Ok(Self { path, _folder: folder })
     }
 
+    /// A repository of its own, without a commit, on the branch `main`.
+    ///
+    /// # Errors
+    /// When git fails.
+    pub async fn init() -> Result<Self> {
+        let folder = Folder::create()?;
+        let path = folder.path().join("work");
+        run(folder.path(), &["init", "--quiet", "--initial-branch=main", "--", "work"]).await?;
+        Ok(Self { path, _folder: folder })
+    }
+
     /// The root of the working copy.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -55,6 +55,7 @@ pub(crate) fn app() -> App {
             branch: BranchName::parse("main").expect("a branch"),
             declaration: None,
             migrations: None,
+            upstream: None,
         },
         image: ImageRepository::parse("registry:80/citation").expect("host and name"),
         build: BuildSpec {

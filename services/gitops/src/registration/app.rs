@@ -76,7 +76,7 @@ fn read_source(reader: &Reader<'_>, node: &Node) -> Option<Source> {
         Some(branch) => branch,
         None => parse_default("main")?,
     };
-    Some(Source { repo: repo?, branch, declaration: declaration?, migrations: migrations? })
+    Some(Source { repo: repo?, branch, declaration: declaration?, migrations: migrations?, upstream: None })
 }
 
 fn read_image(spec: &Fields<'_>, rules: &Rules) -> Option<ImageRepository> {
