@@ -125,7 +125,7 @@ impl Default for Timeouts {
 }
 
 /// How much is kept, in bytes on disk per replica. Zero bytes means no limit of its own; the server reserves the sum
-/// of the others out of its `max_file_store`. The defaults add up to 2.75 GiB and hold some thousand apps.
+/// of the others out of its `max_file_store`. The defaults add up to 2.8 GiB and hold some thousand apps.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Wakes: one small message per app.
@@ -142,6 +142,8 @@ pub struct Limits {
     pub builds_age: Duration,
     /// Builds kept per app.
     pub builds_per_app: usize,
+    /// What is known of sources on GitHub: one small message per app.
+    pub upstream_bytes: u64,
     /// Events.
     pub events_bytes: u64,
     /// How long an event is kept.
@@ -164,6 +166,7 @@ impl Default for Limits {
             builds_bytes: 256 * MIB,
             builds_age: 180 * DAY,
             builds_per_app: 100,
+            upstream_bytes: 32 * MIB,
             events_bytes: 1024 * MIB,
             events_age: 30 * DAY,
             logs_bytes: 1024 * MIB,

@@ -42,12 +42,22 @@ pub enum Store {
     Records,
     /// History of builds.
     Builds,
+    /// What is known of each app's source on GitHub.
+    Upstream,
 }
 
 impl Store {
     /// All of them, in the order in which they are made.
-    pub const ALL: [Store; 7] =
-        [Store::Work, Store::Wake, Store::Memory, Store::Records, Store::Builds, Store::Events, Store::Logs];
+    pub const ALL: [Store; 8] = [
+        Store::Work,
+        Store::Wake,
+        Store::Memory,
+        Store::Records,
+        Store::Builds,
+        Store::Upstream,
+        Store::Events,
+        Store::Logs,
+    ];
 
     /// The name of the stream.
     #[must_use]
@@ -60,6 +70,7 @@ impl Store {
             Store::Memory => "KV_FABRIQUE_MEMORY",
             Store::Records => "KV_FABRIQUE_RECORDS",
             Store::Builds => "KV_FABRIQUE_BUILDS",
+            Store::Upstream => "KV_FABRIQUE_UPSTREAM",
         }
     }
 
@@ -74,6 +85,7 @@ impl Store {
             Store::Memory => "$KV.FABRIQUE_MEMORY.",
             Store::Records => "$KV.FABRIQUE_RECORDS.",
             Store::Builds => "$KV.FABRIQUE_BUILDS.",
+            Store::Upstream => "$KV.FABRIQUE_UPSTREAM.",
         }
     }
 
@@ -132,6 +144,7 @@ impl Store {
             },
             Store::Work => bucket(base, self, "who works on which app", limits.work_bytes),
             Store::Memory => bucket(base, self, "memories of apps", limits.memory_bytes),
+            Store::Upstream => bucket(base, self, "sources on GitHub", limits.upstream_bytes),
             // The oldest record goes rather than the newest write: forgetting costs a rebuild, refusing stops all builds.
             Store::Records => Config {
                 discard: DiscardPolicy::Old,

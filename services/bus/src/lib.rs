@@ -7,6 +7,7 @@
 //! | `Wakes` | one publish into `FABRIQUE_WAKE`, which keeps the newest message per app; its sequence is the generation |
 //! | `Board` | last-per-subject readers over `FABRIQUE_WAKE` and the bucket `FABRIQUE_WORK`, and compare-and-swap on the latter |
 //! | `Records`, `Memories`, `BuildHistory` | JSON in the buckets `FABRIQUE_RECORDS`, `FABRIQUE_MEMORY`, `FABRIQUE_BUILDS` |
+//! | `Upstreams` | JSON in the bucket `FABRIQUE_UPSTREAM`, written by one role alone |
 //! | `Logs` | `fabrique_log.<build>` in `FABRIQUE_LOGS`, outside of `fabrique.>` so that watching events stays readable |
 //! | `Events` | `fabrique.<kind>.…` in `FABRIQUE_EVENTS`, bodies after `proto/fabrique/v1`, CloudEvents headers |
 //! | `Commands` | core NATS request and reply on `fabrique.command.<verb>.<app>` |
@@ -44,6 +45,7 @@ mod rights;
 mod server;
 mod setup;
 pub mod token;
+mod upstream;
 mod wakes;
 
 pub use config::{BusConfig, Credentials, Limits, Timeouts, Tls};

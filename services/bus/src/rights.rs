@@ -68,7 +68,7 @@ const QUESTIONS: [Question; 6] = [
     Question::Next,
 ];
 const CHANGES: [&str; 3] = ["CREATE", "UPDATE", "DELETE"];
-const BUCKETS: [Store; 4] = [Store::Work, Store::Memory, Store::Records, Store::Builds];
+const BUCKETS: [Store; 5] = [Store::Work, Store::Memory, Store::Records, Store::Builds, Store::Upstream];
 
 /// Whether a role may do something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,16 +154,17 @@ impl Deed {
 
     /// What `role` may do of it.
     pub(crate) fn demand(self, role: BusRole) -> Demand {
-        use BusRole::{Observer, Operator, Receiver, Reconciler, Worker};
+        use BusRole::{Mirror, Observer, Operator, Receiver, Reconciler, Worker};
         match self {
-            Deed::Wake => must(matches!(role, Receiver | Worker | Reconciler)),
+            Deed::Wake => must(matches!(role, Receiver | Worker | Reconciler | Mirror)),
             Deed::Tell(kind) => must(match role {
                 Receiver => matches!(kind, "delivery" | "warning"),
                 Worker => kind != "delivery",
                 Reconciler => kind == "warning",
-                Operator | Observer => false,
+                Operator | Observer | Mirror => false,
             }),
             Deed::Log | Deed::Write(Store::Builds) => must(matches!(role, Worker | Reconciler)),
+            Deed::Write(Store::Upstream) => must(role == Mirror),
             Deed::Write(_) => must(role == Worker),
             Deed::Command => must(role == Operator),
             Deed::Ask(store, question) => question.demand(store, role),
@@ -173,7 +174,7 @@ impl Deed {
                 Worker => Demand::Must,
                 // Hearing everything below `fabrique.` includes them.
                 Operator | Observer => Demand::May,
-                Receiver | Reconciler => Demand::MustNot,
+                Receiver | Reconciler | Mirror => Demand::MustNot,
             },
             Deed::HearEvents => must(matches!(role, Operator | Observer)),
             // Whoever may read the bucket learns nothing by it.
@@ -221,22 +222,23 @@ impl Question {
     }
 
     fn demand(self, store: Store, role: BusRole) -> Demand {
-        use BusRole::{Observer, Operator, Receiver, Reconciler, Worker};
+        use BusRole::{Mirror, Observer, Operator, Receiver, Reconciler, Worker};
         let reads = match role {
             Operator => true,
             Worker => store != Store::Events,
             Reconciler => !matches!(store, Store::Events | Store::Logs),
+            Mirror => store == Store::Upstream,
             Receiver | Observer => false,
         };
         match (self, role) {
             (Question::Direct, _) => may(reads),
             (_, _) if reads => Demand::Must,
-            // They look at all seven streams at their start.
+            // They look at all eight streams at their start.
             (Question::Info, Worker | Reconciler) => Demand::Must,
             // It ends the logs of those who died.
             (Question::Message, Reconciler) if store == Store::Logs => Demand::Must,
             (_, Reconciler) if store == Store::Logs => Demand::May,
-            (_, Worker | Reconciler | Receiver | Operator | Observer) => Demand::MustNot,
+            (_, Worker | Reconciler | Receiver | Operator | Observer | Mirror) => Demand::MustNot,
         }
     }
 }
@@ -273,6 +275,21 @@ mod tests {
         let receiver = [Deed::Wake, Deed::Tell("delivery"), Deed::Tell("warning"), Deed::HearOwnAnswers];
         assert_eq!(musts(BusRole::Receiver), receiver);
         assert_eq!(musts(BusRole::Observer), [Deed::HearEvents]);
+    }
+
+    #[test]
+    fn the_mirror_job_tells_what_github_says_and_wakes_and_no_one_else_tells_it() {
+        let musts = musts(BusRole::Mirror);
+        assert!(musts.contains(&Deed::Wake) && musts.contains(&Deed::Write(Store::Upstream)));
+        assert!(musts.iter().all(|deed| match deed {
+            Deed::Wake | Deed::HearOwnAnswers => true,
+            Deed::Write(store) | Deed::Ask(store, _) => *store == Store::Upstream,
+            _ => false,
+        }));
+        for role in BusRole::ALL {
+            let writes = Deed::Write(Store::Upstream).demand(role) == Demand::Must;
+            assert_eq!(writes, role == BusRole::Mirror, "{role:?}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::records::{BuildPhase, Swap};
 /// Why an app is to be looked at again. For people: it never says what to build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WakeCause {
-    /// `push`, `apps`, `sweep`, `command`, `retry`.
+    /// `push`, `apps`, `sweep`, `command`, `retry`, `upstream`.
     pub kind: String,
     /// One sentence.
     pub detail: String,
@@ -314,12 +314,20 @@ pub enum BusRole {
     Operator,
     /// Listens to events.
     Observer,
+    /// Asks GitHub, and says what it learnt.
+    Mirror,
 }
 
 impl BusRole {
     /// All of them.
-    pub const ALL: [BusRole; 5] =
-        [BusRole::Receiver, BusRole::Worker, BusRole::Reconciler, BusRole::Operator, BusRole::Observer];
+    pub const ALL: [BusRole; 6] = [
+        BusRole::Receiver,
+        BusRole::Worker,
+        BusRole::Reconciler,
+        BusRole::Operator,
+        BusRole::Observer,
+        BusRole::Mirror,
+    ];
 
     /// The word in the configuration, and the user's usual name.
     #[must_use]
@@ -330,6 +338,7 @@ impl BusRole {
             BusRole::Reconciler => "reconciler",
             BusRole::Operator => "operator",
             BusRole::Observer => "observer",
+            BusRole::Mirror => "mirror",
         }
     }
 }

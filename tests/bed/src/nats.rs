@@ -12,7 +12,7 @@ use crate::spawn::Launch;
 use crate::template::fill;
 
 /// The users of the bus, one per role. `admin` may do anything; the others what `config/nats.conf` says.
-pub const ROLES: [&str; 6] = ["receiver", "worker", "reconciler", "operator", "observer", "admin"];
+pub const ROLES: [&str; 7] = ["receiver", "worker", "reconciler", "operator", "observer", "mirror", "admin"];
 
 const DEFAULT_FILE_STORE: u64 = 4 << 30;
 

@@ -110,6 +110,7 @@ async fn a_full_disk_is_an_error_never_a_success() {
             &mut limits.memory_bytes,
             &mut limits.records_bytes,
             &mut limits.builds_bytes,
+            &mut limits.upstream_bytes,
             &mut limits.events_bytes,
             &mut limits.logs_bytes,
         ] {

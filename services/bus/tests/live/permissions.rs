@@ -1,9 +1,10 @@
 //! What each role may and may not do.
 
 use fabrique_bus::Login;
-use fabrique_core::id::{AppName, BuildKey, Revision};
+use fabrique_core::id::{AppName, BranchName, BuildKey, CheckName, RepoName, Revision};
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
+use fabrique_core::upstream::{CheckState, UpstreamState};
 use fabrique_core::work::WorkRecord;
 use fabrique_ports::bus::{
     Board as _, BusRights as _, BusRole, BusSetup as _, Command, Commands as _, Event, EventBody,
@@ -12,6 +13,7 @@ use fabrique_ports::bus::{
 use fabrique_ports::records::{
     BuildEntry, BuildHistory as _, BuildPhase, Logs as _, Memories as _, Records as _, Swap,
 };
+use fabrique_ports::upstream::Upstreams as _;
 use fabrique_ports::{Fault, PortResult};
 use futures::StreamExt as _;
 
@@ -189,4 +191,32 @@ async fn a_password_that_is_not_the_users_is_refused() {
     let error = Login::new(config).rights(BusRole::Worker).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Denied, "{error}");
     assert!(!format!("{error:?}").contains("wrong-word"), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_mirror_job_says_what_github_said_and_whoever_decides_by_it_cannot_write_it() {
+    let bed = shared_bed().await;
+    let (mirror, worker, app) = (bus(bed, "mirror").await, bus(bed, "worker").await, new_app());
+    assert_eq!(worker.upstream(&app).await.unwrap(), None);
+    let state = UpstreamState {
+        github: RepoName::parse("acme/citation").unwrap(),
+        branch: BranchName::parse("main").unwrap(),
+        checks: [CheckName::parse("build (linux)").unwrap()].into(),
+        asked: Timestamp(7),
+        head: Some(Revision::parse(&"1".repeat(40)).unwrap()),
+        results: [(CheckName::parse("build (linux)").unwrap(), CheckState::Pending)].into(),
+        passed: vec![Revision::parse(&"2".repeat(40)).unwrap()],
+        mirrored: None,
+        behind_since: Some(Timestamp(5)),
+    };
+    mirror.put_upstream(&app, &state).await.unwrap();
+    mirror.wake(&app, &push()).await.unwrap();
+    assert_eq!(mirror.upstream(&app).await.unwrap(), Some(state.clone()));
+    for role in ["worker", "reconciler", "operator"] {
+        let reader = bus(bed, role).await;
+        assert_eq!(reader.upstream(&app).await.unwrap(), Some(state.clone()), "{role}");
+        denied(role, reader.put_upstream(&app, &state).await);
+    }
+    denied("reading a memory", mirror.memory(&app).await);
+    denied("claiming", mirror.swap_work(&app, &WorkRecord::default(), 0).await);
 }

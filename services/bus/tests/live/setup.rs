@@ -15,7 +15,7 @@ async fn ensuring_twice_finds_nothing_to_do() {
     assert_eq!(admin.ensure().await.unwrap(), []);
     assert_eq!(admin.inspect().await.unwrap(), []);
     let usage = admin.usage().await.unwrap();
-    assert_eq!(usage.len(), 7);
+    assert_eq!(usage.len(), 8);
     assert!(usage.values().all(|(messages, _)| *messages == 0));
 }
 

@@ -140,6 +140,8 @@ bounds! {
         builds_age: Wait<HOUR, { 3_650 * DAY }>,
         /// Builds kept per app.
         builds_per_app: Count<1, 10_000>,
+        /// What is known of sources on GitHub: one small message per app.
+        upstream_bytes: Bytes<0, TIB>,
         /// Events.
         events_bytes: Bytes<0, TIB>,
         /// How long an event is kept.

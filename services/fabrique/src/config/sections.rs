@@ -118,6 +118,7 @@ pub(crate) enum Role {
     Reconciler,
     Operator,
     Observer,
+    Mirror,
     Admin,
 }
 
@@ -129,6 +130,7 @@ impl Role {
             Role::Reconciler => "reconciler",
             Role::Operator => "operator",
             Role::Observer => "observer",
+            Role::Mirror => "mirror",
             Role::Admin => "admin",
         }
     }
@@ -142,6 +144,7 @@ impl From<BusRole> for Role {
             BusRole::Reconciler => Role::Reconciler,
             BusRole::Operator => Role::Operator,
             BusRole::Observer => Role::Observer,
+            BusRole::Mirror => Role::Mirror,
         }
     }
 }
