@@ -12,6 +12,7 @@ mod egress;
 mod faults;
 mod history;
 mod load;
+mod mirrors;
 mod overlays;
 mod policy;
 mod pushes;

@@ -1,5 +1,6 @@
 //! The command line: what can be said, and the help that teaches it.
 
+mod forge;
 mod provide;
 mod render;
 mod setup;
@@ -13,6 +14,7 @@ use fabrique_core::id::{AppName, BuildId, EnvironmentName, RelPath};
 use fabrique_core::time::Timestamp;
 use fabrique_operator::declared::is_cluster_apps;
 
+pub(crate) use forge::{Hooks, Mirror};
 pub(crate) use provide::{Migrate, Secrets};
 pub(crate) use render::Render;
 pub(crate) use setup::Init;
@@ -24,6 +26,8 @@ macro_rules! taught {
         concat!("Examples:\n", $("  ", $example, "\n",)+ "\nExit codes: ", $codes)
     };
 }
+
+use taught;
 
 /// From a push on Gitea to a digest that Argo CD deploys.
 ///
@@ -295,6 +299,16 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Hooks,
     },
+    /// Pull mirrors of GitHub, and what its checks say: for apps with `source.github`.
+    #[command(after_help = taught!(
+        "fabrique mirror ensure",
+        "fabrique mirror sync";
+        "0 as it should be, 1 it is not, 2 configuration, 3 a peer is away or GitHub takes no more requests, 4 denied"
+    ))]
+    Mirror {
+        #[command(subcommand)]
+        command: Mirror,
+    },
     /// Check the configuration, the files it names, every registration and declaration, and network policies.
     #[command(after_help = taught!(
         "fabrique validate                                      all apps against the contract",
@@ -488,21 +502,6 @@ pub(crate) enum Dlq {
     Replay {
         /// The app.
         app: AppName,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Hooks {
-    /// Create what is missing, repair what differs.
-    #[command(after_help = taught!(
-        "fabrique hooks ensure --dry-run";
-        "0 they are as they should be, 1 some are not (with --dry-run: would be written), 2 configuration, \
-         3 Gitea is away"
-    ))]
-    Ensure {
-        /// Say what would be done and do nothing.
-        #[arg(long)]
-        dry_run: bool,
     },
 }
 

@@ -12,15 +12,15 @@ use fabrique_core::id::{BranchName, RepoName};
 use fabrique_core::policy::Policy;
 use fabrique_git::{AppsRepository, GitConfig, GitDeployments, GitHistory, Identity, ReadTokens};
 use fabrique_gitea::{Gitea, GiteaConfig, Tokens};
+use fabrique_github::{Github, GithubConfig};
 use fabrique_gitops::Rules;
 use fabrique_observer::{AppsReader, Observer};
-use fabrique_ports::records::Records;
 use fabrique_reconciler::Reconciler;
 use fabrique_registry::{Access, Credentials, OciRegistry, RegistryConfig};
 use secrecy::SecretString;
 use url::Url;
 
-use crate::ambient::System;
+use crate::ambient::{self, System};
 use crate::config::{Config, Role};
 use crate::forges::Forges;
 
@@ -85,15 +85,28 @@ impl Adapters {
         }
     }
 
-    /// An observer that reads records from `records`.
-    pub(crate) fn observer(&self, records: Arc<dyn Records>) -> Observer {
+    /// An observer that reads what is kept from `bus`.
+    pub(crate) fn observer(&self, bus: Arc<Bus>) -> Observer {
         Observer::new(
             Arc::clone(&self.forge) as _,
             Arc::clone(&self.source) as _,
             Arc::clone(&self.registry) as _,
-            records,
+            Arc::clone(&bus) as _,
             self.policy(),
         )
+        .knowing(bus)
+    }
+
+    /// GitHub, as the job that asks there reaches it.
+    pub(crate) fn github(&self) -> anyhow::Result<Github> {
+        let section = &self.config.github;
+        let mut config = GithubConfig::new(Url::parse(&section.url).context("github.url")?);
+        config.token = section.token.get();
+        config.proxy = section.proxy.as_deref().map(Url::parse).transpose().context("github.proxy")?;
+        config.authority =
+            section.ca_file.as_ref().map(std::fs::read).transpose().context("github.ca_file")?;
+        config.timeouts = section.timeouts.get();
+        Ok(Github::new(&config, Arc::new(ambient::now))?)
     }
 
     /// How build daemons are driven.
@@ -196,6 +209,7 @@ fn gitea_config(config: &Config, base: Url, apps_repo: &RepoName) -> anyhow::Res
         apps_repo: Some(apps_repo.clone()),
         hook_secret: receiver.next_secret.get().or(receiver.secret.get()),
         former_hook_secret: receiver.next_secret.get().and(receiver.secret.get()),
+        clone_token: config.github.clone_token.get(),
         timeouts: gitea.timeouts.get(),
         ..GiteaConfig::new(base)
     })

@@ -97,6 +97,8 @@ pub struct GiteaConfig {
     pub hook_secret: Option<SecretString>,
     /// The one that they signed with before, while secrets are rotated: hooks made with it are recognised.
     pub former_hook_secret: Option<SecretString>,
+    /// What new pull mirrors are cloned with; Gitea keeps it with each of them.
+    pub clone_token: Option<SecretString>,
     /// Certificates in PEM to trust instead of the system's, for a forge with an authority of its own.
     pub authority: Option<Vec<u8>>,
     /// How long things may take.
@@ -128,6 +130,7 @@ impl GiteaConfig {
             apps_repo: None,
             hook_secret: None,
             former_hook_secret: None,
+            clone_token: None,
             authority: None,
             timeouts: Timeouts::default(),
         }

@@ -25,6 +25,7 @@ mod error;
 mod forge;
 mod hooks;
 mod inspection;
+mod mirrors;
 mod text;
 
 pub use admin::Administrator;

@@ -24,6 +24,7 @@ use fabrique_ports::source::{FileKind, SourceFile, SourceHistory};
 use futures::future::try_join_all;
 
 use crate::apps::Apps;
+use crate::checks::Checks;
 use crate::gather::Observer;
 
 /// The declaration at one head.
@@ -36,11 +37,13 @@ pub(crate) struct Read {
 /// What an app's own declaration says at its head.
 #[derive(Debug)]
 pub(crate) struct Own {
-    /// The head, or the ancestor that it pins.
+    /// The head, the ancestor that it pins, or the newest ancestor that passed its checks.
     pub(crate) target: Revision,
     /// The file.
     read: Arc<Read>,
     pin: Result<(), PinRefusal>,
+    /// What GitHub says of the target.
+    checks: Checks,
 }
 
 /// What is declared of a change, and the registered apps whose declarations it waits for.
@@ -49,7 +52,19 @@ pub(crate) type Word = (Declared, BTreeSet<AppName>);
 impl Own {
     /// Nothing was read, or there is nothing to be read.
     pub(crate) fn silent(head: &Revision) -> Self {
-        Self { target: head.clone(), read: Read::nothing(), pin: Ok(()) }
+        Self { target: head.clone(), read: Read::nothing(), pin: Ok(()), checks: Checks::Passed }
+    }
+
+    /// Whether the target is older than what it would be without checks.
+    pub(crate) fn stands_back(&self) -> bool {
+        matches!(self.checks, Checks::Older(_))
+    }
+
+    /// The head's own word, where the target is older since the head has not passed its checks.
+    pub(crate) fn at_head(&self, head: &Revision) -> Option<Self> {
+        let Checks::Older(why) = &self.checks else { return None };
+        let (read, pin) = (Arc::clone(&self.read), self.pin.clone());
+        Some(Self { target: head.clone(), read, pin, checks: Checks::Missing(why.clone()) })
     }
 
     /// Whether the target is not simply the head.
@@ -79,14 +94,23 @@ impl Own {
         if let Err(refusal) = &self.pin {
             return Declared::Refused(refusal.to_string());
         }
+        let deployed: Vec<_> = deployed.into_iter().collect();
         if self.is_pinned()
-            && let Err(refusal) = pin::admit(&self.target, deployed)
+            && let Err(refusal) = pin::admit(&self.target, deployed.iter().copied())
         {
             return Declared::Refused(refusal.to_string());
         }
-        match self.declaration() {
-            Some(declaration) if !declaration.ready.value => Declared::Waits(Wait::NotReady.to_string()),
-            Some(_) | None => Declared::Admitted,
+        if self.declaration().is_some_and(|declaration| !declaration.ready.value) {
+            return Declared::Waits(Wait::NotReady.to_string());
+        }
+        let leads_back =
+            || deployed.iter().any(|(_, _, at)| matches!(at, Relation::Behind | Relation::Unknown));
+        match &self.checks {
+            Checks::Passed => Declared::Admitted,
+            // What is deployed may be newer than all that passed: checks were asked for later, or a person did it.
+            Checks::Older(why) if leads_back() => Declared::Waits(why.clone()),
+            Checks::Older(_) => Declared::Admitted,
+            Checks::Missing(why) => Declared::Waits(why.clone()),
         }
     }
 }
@@ -138,7 +162,9 @@ impl Observer {
                 Err(refusal) => (head.clone(), Err(refusal)),
             },
         };
-        Ok(Own { target, read, pin })
+        let is_pinned = read.declaration().is_some_and(|declaration| declaration.revision.is_some());
+        let (target, checks) = self.checked(app, target, is_pinned).await?;
+        Ok(Own { target, read, pin, checks })
     }
 
     /// What is declared against a change that the app by itself admits: by the contract, and by the apps that it

@@ -23,6 +23,7 @@ use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::records::Records;
 use fabrique_ports::registry::Registry;
 use fabrique_ports::source::SourceHistory;
+use fabrique_ports::upstream::Upstreams;
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 
 use crate::ahead::Ahead;
@@ -42,6 +43,7 @@ pub struct Observer {
     policy: Policy,
     pub(crate) known: Arc<Known>,
     heads: Option<Arc<Heads>>,
+    pub(crate) upstreams: Option<Arc<dyn Upstreams>>,
 }
 
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
@@ -84,7 +86,13 @@ impl Observer {
         records: Arc<dyn Records>,
         policy: Policy,
     ) -> Self {
-        Self { forge, source, registry, records, policy, known: Arc::default(), heads: None }
+        Self { forge, source, registry, records, policy, known: Arc::default(), heads: None, upstreams: None }
+    }
+
+    /// The same with what is known of sources on GitHub. Without it an app that asks for checks there waits.
+    #[must_use]
+    pub fn knowing(self, upstreams: Arc<dyn Upstreams>) -> Self {
+        Self { upstreams: Some(upstreams), ..self }
     }
 
     /// The same for one look at many apps, with as few requests as can be: the forge is asked for each branch once,
@@ -184,10 +192,15 @@ impl Observer {
             }
         }
         let own = self.own(gathering.app, head).await?;
-        if own.is_pinned() && gathering.tip.is_some() {
+        if own.target != *head && gathering.tip.is_some() {
             return Err(needs_history());
         }
-        self.view_as_declared(gathering, head, &own).await
+        let view = self.view_as_declared(gathering, head, &own).await?;
+        match own.at_head(head) {
+            // All is done for what passed its checks: what is waited for now is the head.
+            Some(waiting) if !changes(&view) => self.view_as_declared(gathering, head, &waiting).await,
+            Some(_) | None => Ok(view),
+        }
     }
 
     async fn view_as_declared(
@@ -410,7 +423,7 @@ impl<'a> Gathering<'a> {
     /// What the app by itself says of a change.
     async fn word(&self, own: &Own) -> PortResult<Declared> {
         let mut deployed = Vec::new();
-        if own.is_pinned() {
+        if own.is_pinned() || own.stands_back() {
             for (environment, revision) in self.followed() {
                 deployed.push((
                     environment,

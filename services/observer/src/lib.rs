@@ -9,6 +9,7 @@
 
 mod ahead;
 mod apps;
+mod checks;
 mod compare;
 pub mod declared;
 mod gather;

@@ -12,6 +12,7 @@
 //! | `retry`, `rebuild`, `cancel`, `release`, `repair` | [`Operator::command`] |
 //! | `dlq` | [`Operator::dead_letters`]; replaying one is `retry` |
 //! | `hooks ensure` | [`hooks::ensure`] |
+//! | `mirror ensure`, `mirror sync`, `mirror status` | [`mirror::ensure`], [`mirror::sync`], [`mirror::status`] |
 //! | `validate` | [`validate::live`], [`validate::directory`], [`declared::live`], [`declared::directory`] |
 //! | `render` | [`render::live`], [`render::directory`] |
 //! | `secrets` | [`secrets::derive`] |
@@ -20,7 +21,8 @@
 //! | the timeline of a push | [`Operator::timeline`], [`timeline::Timeline`] |
 //!
 //! Commands are requests to whichever worker hears them; nothing here changes an app by itself. `hooks ensure` writes to
-//! webhooks, `secrets` to the derived ones, and `init` what an installation needs before its first app.
+//! webhooks, `mirror` to mirrors and to what is known of GitHub, `secrets` to the derived ones, and `init` what an
+//! installation needs before its first app.
 //!
 //! This crate must not print, parse arguments or read configuration, and it must not know any server.
 
@@ -34,6 +36,7 @@ mod error;
 mod exit;
 pub mod hooks;
 mod lookup;
+pub mod mirror;
 mod operator;
 pub mod render;
 pub mod secrets;

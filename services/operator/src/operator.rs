@@ -1,6 +1,7 @@
 //! What the use cases are given.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use fabrique_core::app::App;
 use fabrique_core::time::Timestamp;
@@ -10,7 +11,7 @@ use fabrique_ports::records::{BuildHistory, Logs, Memories, Records};
 use fabrique_ports::registry::Registry;
 
 use crate::error::OperatorError;
-use crate::lookup;
+use crate::{lookup, mirror};
 
 /// The world, as far as a person at the command line looks at it.
 #[derive(Clone)]
@@ -39,6 +40,8 @@ pub struct Operator {
     pub(crate) observer: Observer,
     pub(crate) apps: Arc<AppsReader>,
     clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// What is known of GitHub is news for as long.
+    pub(crate) fresh_for: Duration,
 }
 
 impl Operator {
@@ -49,7 +52,13 @@ impl Operator {
         apps: Arc<AppsReader>,
         clock: impl Fn() -> Timestamp + Send + Sync + 'static,
     ) -> Self {
-        Self { ports, observer, apps, clock: Arc::new(clock) }
+        Self { ports, observer, apps, clock: Arc::new(clock), fresh_for: mirror::FRESH_FOR }
+    }
+
+    /// The same, where what is known of GitHub is news for `fresh_for`.
+    #[must_use]
+    pub fn fresh_for(self, fresh_for: Duration) -> Self {
+        Self { fresh_for, ..self }
     }
 
     pub(crate) fn now(&self) -> Timestamp {

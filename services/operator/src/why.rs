@@ -16,6 +16,7 @@ use fabrique_ports::records::ImageRecord;
 use serde::Serialize;
 
 use crate::error::OperatorError;
+use crate::mirror::UpstreamFacts;
 use crate::operator::Operator;
 use crate::status::AppStatus;
 
@@ -31,6 +32,8 @@ pub struct Why {
     pub record: Option<RecordFacts>,
     /// The daemon of the running build and how it is isolated, like `builder-3 (userns)`, once it has one.
     pub running_on: Option<String>,
+    /// What is known of its source on GitHub, where it comes from there.
+    pub upstream: Option<UpstreamFacts>,
     /// What is remembered.
     pub memory: MemoryFacts,
     /// The newest wake of the app.
@@ -112,7 +115,10 @@ impl Operator {
             None => None,
         };
         let status = AppStatus::of(&app, &apps, &view, &decision, &item);
+        let upstream = self.observer.upstream(&app).await?;
+        let upstream = UpstreamFacts::of(&app, upstream.as_ref(), view.now, self.fresh_for);
         Ok(Why {
+            upstream,
             running_on,
             next: next(&app, &status, &decision, &memory.value, &item, view.now),
             status,

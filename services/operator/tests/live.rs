@@ -24,6 +24,7 @@ use fabrique_ports::bus::{BusRights, BusRole, BusSetup, Command, Event, EventBod
 use fabrique_ports::delivery::Push;
 use fabrique_ports::forge::ForgeInspection;
 use fabrique_ports::records::{BuildEntry, BuildHistory, BuildPhase, Logs};
+use fabrique_ports::upstream::Upstreams;
 use fabrique_receiver::{Dependencies, Followers, Receiver, ReceiverConfig, Subscriptions};
 use fabrique_registry::{Access, OciRegistry, RegistryConfig};
 use futures::StreamExt;
@@ -33,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 
 #[path = "live/declared.rs"]
 mod declared;
+#[path = "live/mirror.rs"]
+mod mirror;
 
 const SECRET: &str = "s3cret";
 
@@ -181,11 +184,20 @@ impl Cluster {
     }
 
     async fn operator(&self) -> Operator {
+        self.operator_knowing(None).await
+    }
+
+    /// The same, with what is known of sources on GitHub.
+    async fn operator_knowing(&self, known: Option<Arc<dyn Upstreams>>) -> Operator {
         let bus = Arc::new(bus(&self.bed, "operator").await);
         let registry = self.registry();
         let forge = Arc::new(self.gitea(self.bed.gitea().admin_token()));
         let source = Arc::new(GitHistory::new(self.git.clone()).unwrap());
         let observer = Observer::new(forge, source, registry.clone(), bus.clone(), Policy::default());
+        let observer = match known {
+            Some(known) => observer.knowing(known),
+            None => observer,
+        };
         let ports = Ports {
             board: bus.clone(),
             memories: bus.clone(),

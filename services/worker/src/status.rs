@@ -126,7 +126,10 @@ pub(crate) fn declaration(app: &App, view: &View, link: Option<String>) -> Optio
         (Declared::Refused(why), _) => (StatusState::Failure, why.clone()),
         (Declared::Waits(why), _) => (StatusState::Success, format!("nothing is changed for now: {why}")),
         (Declared::Admitted, Target::At { revision, .. }) if revision != head => {
-            (StatusState::Success, format!("ready, and pins {}", revision.short()))
+            // By a pin, or since it is the newest that passed its checks.
+            let checked = app.source.upstream.as_ref().is_some_and(|upstream| !upstream.checks.is_empty());
+            let what = if checked { "builds" } else { "pins" };
+            (StatusState::Success, format!("ready, and {what} {}", revision.short()))
         }
         (Declared::Admitted, Target::At { .. } | Target::Nothing(_)) => {
             (StatusState::Success, "ready".to_owned())

@@ -217,13 +217,12 @@ fn image(template: &Value) -> &str {
     template["spec"]["containers"][0]["image"].as_str().unwrap()
 }
 
-/// A command line that does not exist would only show in a cluster. `mirror` is prepared ahead of its command.
+/// A command line that does not exist would only show in a cluster.
 #[tokio::test]
 async fn every_command_that_a_pod_runs_exists() {
     let fabrique = fabrique().await;
     let documents = manifests::documents(&manifests::overlay("ha").await.unwrap()).unwrap();
-    let ours = templates(&documents)
-        .filter(|(owner, template)| image(template) == IMAGE && owner != "CronJob mirror");
+    let ours = templates(&documents).filter(|(_, template)| image(template) == IMAGE);
     for (owner, template) in ours {
         let args: Vec<&str> =
             list(template, "/spec/containers/0/args").map(|arg| arg.as_str().unwrap()).collect();

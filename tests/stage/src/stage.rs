@@ -313,12 +313,33 @@ impl Stage {
     /// # Errors
     /// When Gitea refuses.
     pub async fn create_source(&self, org: &str, repo: &str, private: bool) -> Result<GitRepo> {
-        let gitea = self.bed.gitea();
-        gitea.create_repo(org, repo, private).await?;
+        self.bed.gitea().create_repo(org, repo, private).await?;
+        self.admit(org, repo).await?;
+        GitRepo::clone(&self.bed.gitea().clone_url_with_token(org, repo)).await
+    }
+
+    /// Gives every purpose's user its rights in a repository that is there already.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn admit(&self, org: &str, repo: &str) -> Result<()> {
         for (user, right) in [(READER, "read"), (REPORTER, "write"), (HOOKER, "admin")] {
-            gitea.add_collaborator(org, repo, user, right).await?;
+            self.bed.gitea().add_collaborator(org, repo, user, right).await?;
         }
-        GitRepo::clone(&gitea.clone_url_with_token(org, repo)).await
+        Ok(())
+    }
+
+    /// Lets the user of the hooks token make repositories in an organisation, as mirrors have to be made.
+    ///
+    /// # Errors
+    /// When Gitea refuses.
+    pub async fn let_make_repositories(&self, org: &str) -> Result<()> {
+        let gitea = self.bed.gitea();
+        let teams = gitea.api("GET", &format!("/orgs/{org}/teams"), None).await?;
+        let owners = teams.as_array().and_then(|teams| teams.iter().find(|team| team["name"] == "Owners"));
+        let owners = owners.and_then(|team| team["id"].as_i64()).context("no team of owners")?;
+        gitea.api("PUT", &format!("/teams/{owners}/members/{HOOKER}"), None).await?;
+        Ok(())
     }
 
     /// A clone of `cluster/apps`, for what people do there.

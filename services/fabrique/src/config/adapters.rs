@@ -92,6 +92,16 @@ bounds! {
 }
 
 bounds! {
+    /// How long requests to GitHub may take.
+    GithubTimeouts: fabrique_github::Timeouts {
+        /// Until there is a connection.
+        connect: Connection,
+        /// A request as a whole.
+        request: Answer,
+    }
+}
+
+bounds! {
     /// How long requests to a registry may take.
     RegistryTimeouts: fabrique_registry::Timeouts {
         /// Until there is a connection.

@@ -11,7 +11,7 @@ use url::Url;
 
 use super::keys::{self, Key, Kind};
 use super::sections::Config;
-use super::{init, reference, render};
+use super::{github, init, reference, render};
 
 /// What is shown of a name that nobody knows.
 const LONGEST_NAME: usize = 64;
@@ -75,6 +75,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     check_listeners(config, &mut problems);
     render::check(config, &mut problems);
     init::check(config, &mut problems);
+    github::check(config, &mut problems);
     check_bounds(config, &mut problems);
     problems.0
 }

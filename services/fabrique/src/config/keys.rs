@@ -224,7 +224,7 @@ mod tests {
     fn a_key_is_written_for_every_name_that_it_stands_for() {
         let keys = all();
         let user = keys.iter().find(|key| key.path() == "nats.users.<role>.user").unwrap();
-        assert_eq!(user.written().len(), 6);
+        assert_eq!(user.written().len(), 7);
         assert!(user.written().contains(&"nats.users.worker.user".to_owned()));
         assert_eq!(user.variable().as_deref(), Some("FABRIQUE_NATS__USERS__<ROLE>__USER"));
     }

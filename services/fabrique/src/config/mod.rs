@@ -8,6 +8,7 @@ mod adapters;
 mod bounded;
 mod check;
 mod effective;
+mod github;
 mod init;
 mod keys;
 mod reference;

@@ -13,6 +13,7 @@ use super::adapters::{
     NatsLimits, NatsTimeouts, ReceiverLimits, RegistryTimeouts,
 };
 use super::bounded::{Count, DAY, HOUR, MILLISECOND, SECOND, Wait};
+use super::github::GithubSection;
 use super::init::InitSection;
 use super::render::RenderSection;
 use super::secret::Secret;
@@ -23,6 +24,7 @@ use super::secret::Secret;
 pub(crate) struct Config {
     pub(crate) gitea: GiteaSection,
     pub(crate) git: GitSection,
+    pub(crate) github: GithubSection,
     pub(crate) nats: NatsSection,
     pub(crate) registry: RegistrySection,
     pub(crate) buildkit: BuildkitSection,
@@ -55,7 +57,7 @@ pub(crate) struct GiteaSection {
     pub(crate) status_token: Secret,
     /// Holds `status_token`.
     pub(crate) status_token_file: Option<PathBuf>,
-    /// Administers webhooks; only `hooks` and `doctor` use it.
+    /// Administers webhooks and mirrors; only `hooks`, `mirror` and `doctor` use it.
     pub(crate) hooks_token: Secret,
     /// Holds `hooks_token`.
     pub(crate) hooks_token_file: Option<PathBuf>,

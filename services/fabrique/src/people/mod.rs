@@ -18,6 +18,7 @@ mod hooks;
 mod init;
 mod logs;
 mod migrate;
+mod mirror;
 mod progress;
 mod reconcile;
 mod render;
@@ -56,6 +57,7 @@ pub(crate) async fn run(console: Console, adapters: &Adapters, command: Command)
         Command::Hooks { command: Hooks::Ensure { dry_run } } => {
             hooks::ensure(console, adapters, dry_run).await
         }
+        Command::Mirror { command } => Box::pin(mirror::run(console, adapters, command)).await,
         Command::Validate(wanted) => Box::pin(validate::live(console, adapters, &wanted)).await,
         Command::Render(wanted) => render::render(console, adapters, &wanted).await,
         Command::Secrets(wanted) => secrets::run(console, adapters, &wanted).await,
@@ -103,6 +105,7 @@ async fn about_apps(console: Console, operator: &Operator, command: Command) -> 
         | Command::Reconcile(_)
         | Command::Init(_)
         | Command::Hooks { .. }
+        | Command::Mirror { .. }
         | Command::Validate(_)
         | Command::Render(_)
         | Command::Migrate(_)

@@ -47,5 +47,6 @@ pub(crate) async fn operator(adapters: &Adapters) -> anyhow::Result<Operator> {
         events: Arc::clone(&bus) as _,
         commands: Arc::clone(&bus) as _,
     };
-    Ok(Operator::new(ports, adapters.observer(bus), Arc::clone(&adapters.apps), ambient::now))
+    let operator = Operator::new(ports, adapters.observer(bus), Arc::clone(&adapters.apps), ambient::now);
+    Ok(operator.fresh_for(adapters.config.github.fresh_for.get()))
 }

@@ -1,10 +1,11 @@
 //! `why`: the whole decision about one app, and what happens next.
 
+use fabrique_operator::mirror::UpstreamFacts;
 use fabrique_operator::{EnvironmentStatus, Exit, FailureStatus, MemoryFacts, Operator, RecordFacts, Why};
 
 use crate::people::console::Console;
 use crate::people::table::{Cell, Table, Tone};
-use crate::people::{status, words};
+use crate::people::{mirror, status, words};
 
 /// Prints the decision about `app`.
 pub(crate) async fn why(console: Console, operator: &Operator, app: &str) -> anyhow::Result<Exit> {
@@ -38,6 +39,9 @@ fn table(why: &Why) -> Table {
         failure_facts(&mut table, failure);
     }
     table.fact("record", why.record.as_ref().map(record).unwrap_or_default());
+    if let Some(upstream) = &why.upstream {
+        upstream_facts(&mut table, upstream);
+    }
     memory_facts(&mut table, &why.memory);
     let holder = app.holder.as_ref().map(|holder| format!(", held by {holder}")).unwrap_or_default();
     table.fact("wakes", format!("{} wanted, {} served{holder}", why.wanted, why.done));
@@ -57,6 +61,16 @@ fn environment_facts(table: &mut Table, environment: &EnvironmentStatus) {
     table.fact(&format!("{} digest", environment.environment), words::digest(environment.digest.as_ref()));
     if let Some(trouble) = &environment.trouble {
         table.row([Cell::toned(Tone::Bad, format!("{} trouble", environment.environment)), trouble.into()]);
+    }
+}
+
+fn upstream_facts(table: &mut Table, upstream: &UpstreamFacts) {
+    let asked = upstream.asked.map(|asked| format!(", asked {}", words::when(asked))).unwrap_or_default();
+    let head = words::short(upstream.head.as_ref());
+    table.fact("github", format!("{} {} at {head}{asked}", upstream.github, upstream.branch));
+    table.fact("checks", mirror::checks(upstream));
+    if let Some(trouble) = &upstream.trouble {
+        table.row([Cell::toned(Tone::Bad, "mirror"), trouble.into()]);
     }
 }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use fabrique_core::app::{App, BuildResources, BuildSpec, Source};
 use fabrique_core::id::{
-    AppName, BranchName, EnvironmentName, ImageRepository, Platform, RelPath, RepoName, TrustDomain,
+    AppName, BranchName, CheckName, EnvironmentName, ImageRepository, Platform, RelPath, RepoName,
+    TrustDomain,
 };
+use fabrique_core::upstream::Upstream;
 use fabrique_yaml::{Fields, Node, Reader};
 use globset::GlobBuilder;
 
@@ -17,6 +19,7 @@ use super::{Rules, environment, resources};
 const MAX_ARGS: usize = 64;
 const MAX_ARG_LENGTH: usize = 4096;
 const MAX_SECRETS: usize = 32;
+const MAX_CHECKS: usize = 32;
 const MAX_PLATFORMS: usize = 8;
 const MAX_WATCH: usize = 64;
 const MAX_GLOB_LENGTH: usize = 512;
@@ -67,16 +70,39 @@ pub(super) fn read(
 }
 
 fn read_source(reader: &Reader<'_>, node: &Node) -> Option<Source> {
-    let fields = reader.mapping(node, "spec.source", &["repo", "branch", "declaration", "migrations"])?;
+    let known = ["repo", "branch", "declaration", "migrations", "github", "checks"];
+    let fields = reader.mapping(node, "spec.source", &known)?;
     let repo: Option<RepoName> = fields.parsed("repo");
     let branch = fields.optional::<BranchName>("branch");
     let declaration = fields.optional("declaration");
     let migrations = fields.optional("migrations");
+    let upstream = read_upstream(&fields);
     let branch = match branch? {
         Some(branch) => branch,
         None => parse_default("main")?,
     };
-    Some(Source { repo: repo?, branch, declaration: declaration?, migrations: migrations?, upstream: None })
+    Some(Source {
+        repo: repo?,
+        branch,
+        declaration: declaration?,
+        migrations: migrations?,
+        upstream: upstream?,
+    })
+}
+
+/// Where the source is mirrored from, and what has to pass there.
+fn read_upstream(fields: &Fields<'_>) -> Option<Option<Upstream>> {
+    let github = fields.optional::<RepoName>("github");
+    let checks = read_set::<CheckName>(fields, "checks", MAX_CHECKS);
+    match (github?, fields.get("checks")) {
+        (Some(github), _) => Some(Some(Upstream { github, checks: checks?.into_iter().collect() })),
+        (None, Some(node)) => {
+            let what = "checks are named, and not the repository that they are run for";
+            fields.reader.report(node, what, "add source.github, like acme/citation");
+            None
+        }
+        (None, None) => Some(None),
+    }
 }
 
 fn read_image(spec: &Fields<'_>, rules: &Rules) -> Option<ImageRepository> {

@@ -335,3 +335,26 @@ fn an_overlay_outside_of_the_source_repository_is_refused() {
         "{report}"
     );
 }
+
+#[test]
+fn a_source_names_where_it_is_mirrored_from_and_what_has_to_pass_there() {
+    let text = |source: &str| SMALLEST.replace("{repo: Org/repo}", source);
+    let good = text("{repo: Org/repo, github: acme/small, checks: [ci, \"build (linux, 3.10)\"]}");
+    let loaded = load(&[("apps/small/app.yaml", &good)]);
+    assert_eq!(loaded.findings, []);
+    let upstream = loaded.apps[&AppName::parse("small").unwrap()].source.upstream.clone().unwrap();
+    assert_eq!(upstream.github.to_string(), "acme/small");
+    let checks: Vec<&str> = upstream.checks.iter().map(fabrique_core::id::CheckName::as_str).collect();
+    assert_eq!(checks, ["build (linux, 3.10)", "ci"]);
+    let mirrored = load(&[("apps/small/app.yaml", &text("{repo: Org/repo, github: acme/small}"))]);
+    assert!(mirrored.apps.values().next().unwrap().source.upstream.as_ref().unwrap().checks.is_empty());
+
+    let alone = report(&[("apps/small/app.yaml", &text("{repo: Org/repo, checks: [ci]}"))]);
+    assert!(alone.contains("checks are named, and not the repository"), "{alone}");
+    let twice = report(&[("apps/small/app.yaml", &text("{repo: Org/repo, github: a/b, checks: [ci, ci]}"))]);
+    assert!(twice.contains("twice"), "{twice}");
+    let wrong = report(&[("apps/small/app.yaml", &text("{repo: Org/repo, github: acme}"))]);
+    assert!(wrong.contains("acme"), "{wrong}");
+    let misspelt = report(&[("apps/small/app.yaml", &text("{repo: Org/repo, github: a/b, cheks: [ci]}"))]);
+    assert!(misspelt.contains("did you mean checks?"), "{misspelt}");
+}

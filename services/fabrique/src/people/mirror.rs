@@ -1,0 +1,163 @@
+//! `mirror`: pull mirrors of GitHub and what its checks say.
+
+use std::sync::Arc;
+
+use fabrique_core::upstream::CheckState;
+use fabrique_operator::Exit;
+use fabrique_operator::mirror::{
+    self, EnsuredMirrors, MirrorResult, MirrorStatus, SyncPorts, Synced, UpstreamFacts, mirrored,
+};
+
+use crate::ambient;
+use crate::cli::Mirror;
+use crate::config::Role;
+use crate::people::console::Console;
+use crate::people::progress::showing;
+use crate::people::table::{Cell, Table, Tone};
+use crate::people::trouble::{Complaint, sentence};
+use crate::people::{session, words};
+use crate::wiring::Adapters;
+
+/// Runs one of the commands.
+pub(crate) async fn run(console: Console, adapters: &Adapters, command: Mirror) -> anyhow::Result<Exit> {
+    match command {
+        Mirror::Ensure { dry_run } => ensure(console, adapters, dry_run).await,
+        Mirror::Sync { dry_run } => sync(console, adapters, dry_run).await,
+        Mirror::Status => status(console, adapters).await,
+    }
+}
+
+async fn ensure(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow::Result<Exit> {
+    let apps = adapters.apps.read().await?;
+    let wanted = mirrored(&apps.registrations);
+    let clone_url = &adapters.config.github.clone_url;
+    let ensuring = mirror::ensure(&adapters.gitea, &wanted, clone_url, dry_run);
+    let ensured = showing("looking at mirrors", ensuring).await;
+    if console.is_json() {
+        console.json(&ensured)?;
+    } else {
+        console.wrapped_table(&ensured_table(&ensured))?;
+    }
+    Ok(ensured.exit())
+}
+
+fn ensured_table(ensured: &EnsuredMirrors) -> Table {
+    let mut table = Table::new(&["REPOSITORY", "MIRRORS", "RESULT", "WHAT"]);
+    for mirror in &ensured.mirrors {
+        let (tone, word) = match (mirror.result, ensured.dry_run) {
+            (MirrorResult::Present, _) => (Tone::Good, "present"),
+            (MirrorResult::Created, true) => (Tone::Busy, "would be created"),
+            (MirrorResult::Created, false) => (Tone::Good, "created"),
+            (MirrorResult::Quieted, true) => (Tone::Busy, "would fetch only when told"),
+            (MirrorResult::Quieted, false) => (Tone::Good, "fetches only when told now"),
+            (MirrorResult::Refused, _) => (Tone::Bad, "refused"),
+            (MirrorResult::Failed, _) => (Tone::Bad, "failed"),
+        };
+        table.row([
+            mirror.repo.to_string().into(),
+            mirror.from.as_str().into(),
+            Cell::toned(tone, word),
+            mirror.detail.as_str().into(),
+        ]);
+    }
+    table
+}
+
+async fn sync(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow::Result<Exit> {
+    let github = adapters.github().map_err(|error| Complaint::usage(sentence(&error)))?;
+    let bus = Arc::new(session::connect(adapters, Role::Mirror).await?);
+    let apps = adapters.apps.read().await?;
+    let ports = SyncPorts {
+        origin: Arc::new(github),
+        mirrors: Arc::new(adapters.gitea.clone()),
+        forge: Arc::clone(&adapters.forge) as _,
+        upstreams: Arc::clone(&bus) as _,
+        wakes: bus,
+        clock: Arc::new(ambient::now),
+    };
+    let (wanted, patience) = (mirrored(&apps.registrations), adapters.config.github.patience.get());
+    let synced = showing("following GitHub", mirror::sync(&ports, &wanted, patience, dry_run)).await;
+    if console.is_json() {
+        console.json(&synced)?;
+    } else {
+        console.wrapped_table(&synced_table(&synced))?;
+        if let Some(until) = synced.limited_until {
+            console.line(&format!("GitHub takes no more requests until {}", words::when(until)))?;
+        }
+    }
+    Ok(synced.exit())
+}
+
+fn synced_table(synced: &Synced) -> Table {
+    let mut table = Table::new(&["REPOSITORY", "APP", "BRANCH", "GITHUB", "GITEA", "PASSED", "WHAT"]);
+    for mirror in &synced.mirrors {
+        let repo = mirror.repo.to_string();
+        if let Some(why) = &mirror.failed {
+            let [app, branch, there, here, passed] = [""; 5].map(Cell::from);
+            table.row([repo.as_str().into(), app, branch, there, here, passed, Cell::toned(Tone::Bad, why)]);
+        }
+        for app in &mirror.apps {
+            let (tone, word) = match (app.head == app.mirrored, app.woken, synced.dry_run) {
+                (false, _, _) => (Tone::Bad, "the mirror does not follow"),
+                (true, true, true) => (Tone::Busy, "would be woken"),
+                (true, true, false) => (Tone::Good, "woken"),
+                (true, false, _) => (Tone::Good, "nothing new"),
+            };
+            table.row([
+                repo.as_str().into(),
+                app.app.to_string().into(),
+                app.branch.to_string().into(),
+                words::short(app.head.as_ref()).into(),
+                words::short(app.mirrored.as_ref()).into(),
+                words::short(app.passed.as_ref()).into(),
+                Cell::toned(tone, word),
+            ]);
+        }
+    }
+    table
+}
+
+async fn status(console: Console, adapters: &Adapters) -> anyhow::Result<Exit> {
+    let bus = session::connect(adapters, Role::Operator).await?;
+    let apps = adapters.apps.read().await?;
+    let fresh_for = adapters.config.github.fresh_for.get();
+    let status = mirror::status(&bus, &apps.registrations, ambient::now(), fresh_for).await?;
+    if console.is_json() {
+        console.json(&status)?;
+    } else {
+        console.wrapped_table(&status_table(&status))?;
+    }
+    Ok(status.exit())
+}
+
+fn status_table(status: &MirrorStatus) -> Table {
+    let mut table = Table::new(&["APP", "GITHUB", "BRANCH", "AT", "PASSED", "CHECKS", "ASKED", "WHAT"]);
+    for app in &status.apps {
+        let what = match &app.trouble {
+            Some(trouble) => Cell::toned(Tone::Bad, trouble.clone()),
+            None => Cell::from(""),
+        };
+        table.row([
+            app.app.to_string().into(),
+            app.github.to_string().into(),
+            app.branch.to_string().into(),
+            words::short(app.head.as_ref()).into(),
+            words::short(app.passed.as_ref()).into(),
+            checks(app).into(),
+            app.asked.map(words::when).unwrap_or_default().into(),
+            what,
+        ]);
+    }
+    table
+}
+
+/// What each check says of the head on GitHub.
+pub(crate) fn checks(upstream: &UpstreamFacts) -> String {
+    let told = upstream.checks.iter().map(|(check, state)| match state {
+        Some(state @ (CheckState::Passed | CheckState::Pending | CheckState::Failed { .. })) => {
+            format!("{check} {state}")
+        }
+        None => format!("{check} did not run"),
+    });
+    told.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,185 @@
+//! Pull mirrors: what is there, what should be, and asking for a fetch.
+//!
+//! Gitea clones while it answers, and goes on when the answer is not waited for any longer. Its own interval is switched
+//! off, so that it fetches when it is told and at no other time.
+
+use async_trait::async_trait;
+use fabrique_core::id::RepoName;
+use fabrique_ports::PortResult;
+use fabrique_ports::upstream::{MirrorOutcome, Mirrors, SyncRequest, WantedMirror};
+use reqwest::{Method, StatusCode};
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::client::{Gitea, Path};
+use crate::config::Purpose;
+use crate::error::GiteaError;
+use crate::text::escaped;
+
+/// Fetches at no interval.
+const NEVER: &str = "0s";
+/// GitHub and Gitea take a token as the password of any user.
+const TOKEN_USER: &str = "x-access-token";
+
+/// A repository as Gitea tells it.
+#[derive(Deserialize)]
+struct Found {
+    #[serde(default)]
+    mirror: bool,
+    #[serde(default)]
+    mirror_interval: String,
+    #[serde(default)]
+    original_url: String,
+}
+
+#[async_trait]
+impl Mirrors for Gitea {
+    async fn ensure_mirror(&self, wanted: &WantedMirror, dry_run: bool) -> PortResult<MirrorOutcome> {
+        Ok(self.ensured_mirror(wanted, dry_run).await?)
+    }
+
+    async fn request_sync(&self, repo: &RepoName) -> PortResult<SyncRequest> {
+        let path = Path::repo(repo).then(["mirror-sync"]);
+        let answer = self.send(Purpose::Hooks, Method::POST, &path, None).await?;
+        match answer.status {
+            StatusCode::OK => Ok(SyncRequest::Queued),
+            StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST => Ok(SyncRequest::NoMirror),
+            _ => Err(answer.refused().into()),
+        }
+    }
+}
+
+impl Gitea {
+    async fn ensured_mirror(
+        &self,
+        wanted: &WantedMirror,
+        dry_run: bool,
+    ) -> Result<MirrorOutcome, GiteaError> {
+        let Some(found) = self.repository(&wanted.repo).await? else {
+            if dry_run {
+                return Ok(MirrorOutcome::Created);
+            }
+            return self.create_mirror(wanted).await;
+        };
+        if let Some(why) = found.refusal(wanted) {
+            return Ok(MirrorOutcome::Refused(why));
+        }
+        if found.is_quiet() {
+            return Ok(MirrorOutcome::Present);
+        }
+        if !dry_run {
+            let body = json!({ "mirror_interval": NEVER });
+            let path = Path::repo(&wanted.repo);
+            let answer = self.send(Purpose::Hooks, Method::PATCH, &path, Some(&body)).await?;
+            if answer.status != StatusCode::OK {
+                return Err(answer.refused());
+            }
+        }
+        Ok(MirrorOutcome::Quieted)
+    }
+
+    async fn repository(&self, repo: &RepoName) -> Result<Option<Found>, GiteaError> {
+        let answer = self.get(Purpose::Hooks, &Path::repo(repo)).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json()?)),
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(answer.refused()),
+        }
+    }
+
+    async fn create_mirror(&self, wanted: &WantedMirror) -> Result<MirrorOutcome, GiteaError> {
+        let mut body = json!({
+            "clone_addr": wanted.from,
+            "repo_owner": wanted.repo.org(),
+            "repo_name": wanted.repo.name(),
+            "service": "git",
+            "mirror": true,
+            "mirror_interval": NEVER,
+            "private": true,
+        });
+        if let Some(token) = &self.config().clone_token {
+            body["auth_username"] = TOKEN_USER.into();
+            body["auth_password"] = token.expose_secret().into();
+        }
+        let path = Path::new(["repos", "migrate"]);
+        let answer = self.send(Purpose::Hooks, Method::POST, &path, Some(&body)).await?;
+        match answer.status {
+            StatusCode::CREATED => {}
+            StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY => {
+                let why = escaped(&answer.refused().to_string(), 300);
+                let org = wanted.repo.org();
+                return Ok(MirrorOutcome::Refused(format!(
+                    "{why}; is there an organisation {org}, and may Gitea reach {} ([migrations] in its \
+                     configuration, and its way out)?",
+                    wanted.from
+                )));
+            }
+            _ => return Err(answer.refused()),
+        }
+        // A server with mirrors switched off makes an ordinary repository instead (go-gitea/gitea#36223).
+        let made = self.repository(&wanted.repo).await?;
+        Ok(match made.and_then(|made| made.refusal(wanted)) {
+            None => MirrorOutcome::Created,
+            Some(why) => MirrorOutcome::Refused(why),
+        })
+    }
+}
+
+impl Found {
+    /// Why this is not the wanted mirror.
+    fn refusal(&self, wanted: &WantedMirror) -> Option<String> {
+        if !self.mirror {
+            let what = "is an ordinary repository, not a pull mirror: move it away, and run this again";
+            return Some(format!("{} {what}", wanted.repo));
+        }
+        let from = &self.original_url;
+        (!from.is_empty() && !same_place(from, &wanted.from)).then(|| {
+            format!(
+                "it mirrors {}, not {}: remove it, or correct the registration",
+                escaped(from, 200),
+                wanted.from
+            )
+        })
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.mirror_interval.chars().all(|c| !c.is_ascii_digit() || c == '0')
+    }
+}
+
+fn same_place(one: &str, other: &str) -> bool {
+    let bare = |url: &str| url.trim_end_matches('/').trim_end_matches(".git").to_ascii_lowercase();
+    bare(one) == bare(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(mirror: bool, interval: &str, from: &str) -> Found {
+        Found { mirror, mirror_interval: interval.to_owned(), original_url: from.to_owned() }
+    }
+
+    fn refusal(found: &Found) -> Option<String> {
+        let repo = RepoName::parse("atlas/citation").unwrap();
+        found.refusal(&WantedMirror { repo, from: "https://github.com/acme/citation.git".to_owned() })
+    }
+
+    #[test]
+    fn an_ordinary_repository_and_a_mirror_of_something_else_are_refused() {
+        assert!(refusal(&found(false, "", "")).unwrap().contains("not a pull mirror"));
+        let other = refusal(&found(true, "0s", "https://github.com/acme/other.git")).unwrap();
+        assert!(other.starts_with("it mirrors https://github.com/acme/other.git"), "{other}");
+        assert_eq!(refusal(&found(true, "0s", "https://github.com/Acme/citation")), None);
+        assert_eq!(refusal(&found(true, "0s", "")), None);
+    }
+
+    #[test]
+    fn a_mirror_is_quiet_at_no_interval() {
+        for quiet in ["0s", "0", "", "0h0m0s"] {
+            assert!(found(true, quiet, "").is_quiet(), "{quiet}");
+        }
+        assert!(!found(true, "8h0m0s", "").is_quiet());
+    }
+}

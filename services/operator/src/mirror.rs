@@ -1,0 +1,238 @@
+//! `mirror`: pull mirrors of GitHub, what their sources' checks say, and how fresh all of it is.
+//!
+//! GitHub never pushes and nobody asks it when deciding: [`sync`] is run by a job that may reach it. It tells Gitea to
+//! fetch, waits until Gitea's branches are where GitHub's are, reads the checks, keeps both for each app, and wakes whom
+//! the news concern. Gitea tells of a first clone by no webhook, and loses some of those of a later fetch: the reconciler
+//! would find them, and the wake is sooner.
+
+mod sync;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fabrique_core::app::App;
+use fabrique_core::id::{AppName, BranchName, CheckName, RepoName, Revision};
+use fabrique_core::time::Timestamp;
+use fabrique_core::upstream::{CheckState, Upstream, UpstreamState, Vouched, vouched};
+use fabrique_gitops::Registrations;
+use fabrique_ports::PortResult;
+use fabrique_ports::upstream::{MirrorOutcome, Mirrors, Upstreams, WantedMirror};
+use serde::Serialize;
+
+use crate::exit::Exit;
+
+pub use sync::{SyncPorts, Synced, SyncedApp, SyncedRepo, sync};
+
+/// How old what is known of GitHub may be by default: some syncs that were missed.
+pub const FRESH_FOR: Duration = Duration::from_hours(1);
+/// How long a mirror is waited for by default.
+pub const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A repository on the forge that mirrors one on GitHub, with the apps that are built from it.
+#[derive(Debug, Clone)]
+pub struct Mirrored {
+    /// The mirror.
+    pub repo: RepoName,
+    /// What it mirrors.
+    pub github: RepoName,
+    /// The apps, by name.
+    pub apps: Vec<App>,
+}
+
+/// Every mirror that a registration asks for, by name. Apps that name another origin for the same repository are a
+/// mirror of their own, which [`ensure`] refuses.
+#[must_use]
+pub fn mirrored(registrations: &Registrations) -> Vec<Mirrored> {
+    let mut all: Vec<Mirrored> = Vec::new();
+    for app in registrations.apps.values() {
+        let Some(Upstream { github, .. }) = &app.source.upstream else { continue };
+        // Both forges compare names without case.
+        let known =
+            all.iter_mut().find(|known| known.repo.same_as(&app.source.repo) && known.github.same_as(github));
+        match known {
+            Some(known) => known.apps.push(app.clone()),
+            None => all.push(Mirrored {
+                repo: app.source.repo.clone(),
+                github: github.clone(),
+                apps: vec![app.clone()],
+            }),
+        }
+    }
+    all.sort_by_key(|mirrored| mirrored.repo.to_string());
+    all
+}
+
+/// What was found, and done, about every mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EnsuredMirrors {
+    /// Whether nothing was written.
+    pub dry_run: bool,
+    /// Every mirror, by name.
+    pub mirrors: Vec<EnsuredMirror>,
+}
+
+/// What was found, and done, about one mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EnsuredMirror {
+    /// The mirror.
+    pub repo: RepoName,
+    /// What it is cloned from.
+    pub from: String,
+    /// What came of it.
+    pub result: MirrorResult,
+    /// Why it was refused or failed, or nothing.
+    pub detail: String,
+}
+
+/// What came of looking after a mirror.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MirrorResult {
+    /// It was as it should be.
+    Present,
+    /// It was missing and is there now, or would be.
+    Created,
+    /// It fetched by itself and does not any more, or would not.
+    Quieted,
+    /// It cannot be brought about.
+    Refused,
+    /// The forge did not answer, or denied it.
+    Failed,
+}
+
+impl EnsuredMirrors {
+    /// How the process ends: a dry run that would write is a finding.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        Exit::ok_if(self.mirrors.iter().all(|mirror| match mirror.result {
+            MirrorResult::Present => true,
+            MirrorResult::Created | MirrorResult::Quieted => !self.dry_run,
+            MirrorResult::Refused | MirrorResult::Failed => false,
+        }))
+    }
+}
+
+/// Makes every mirror be there and fetch only when it is told. `clone_base` is where GitHub is cloned from, like
+/// `https://github.com/`. One that fails stops no other.
+pub async fn ensure(
+    mirrors: &dyn Mirrors,
+    wanted: &[Mirrored],
+    clone_base: &str,
+    dry_run: bool,
+) -> EnsuredMirrors {
+    let mut ensured = Vec::with_capacity(wanted.len());
+    for mirrored in wanted {
+        let from = format!("{}/{}.git", clone_base.trim_end_matches('/'), mirrored.github);
+        let mirror = WantedMirror { repo: mirrored.repo.clone(), from: from.clone() };
+        let (result, detail) = match mirrors.ensure_mirror(&mirror, dry_run).await {
+            Ok(MirrorOutcome::Present) => (MirrorResult::Present, String::new()),
+            Ok(MirrorOutcome::Created) => (MirrorResult::Created, String::new()),
+            Ok(MirrorOutcome::Quieted) => (MirrorResult::Quieted, String::new()),
+            Ok(MirrorOutcome::Refused(why)) => (MirrorResult::Refused, why),
+            Err(error) if error.transient() => {
+                (MirrorResult::Failed, format!("{error}; a first clone goes on in Gitea: run this again"))
+            }
+            Err(error) => (MirrorResult::Failed, error.to_string()),
+        };
+        ensured.push(EnsuredMirror { repo: mirrored.repo.clone(), from, result, detail });
+    }
+    EnsuredMirrors { dry_run, mirrors: ensured }
+}
+
+/// What is known of every app whose source is validated on GitHub.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MirrorStatus {
+    /// Every such app, by name.
+    pub apps: Vec<UpstreamFacts>,
+}
+
+/// What is known of one app's source on GitHub.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UpstreamFacts {
+    /// The app.
+    pub app: AppName,
+    /// The mirror that it is built from.
+    pub repo: RepoName,
+    /// What is mirrored.
+    pub github: RepoName,
+    /// The branch, here and there.
+    pub branch: BranchName,
+    /// When GitHub was asked the last time, if ever.
+    pub asked: Option<Timestamp>,
+    /// The head on GitHub.
+    pub head: Option<Revision>,
+    /// The head of the mirror, as the last sync left it.
+    pub mirrored: Option<Revision>,
+    /// What each of the app's checks says of the head on GitHub; nothing of one that did not run.
+    pub checks: BTreeMap<CheckName, Option<CheckState>>,
+    /// The newest revision that is known to have passed them.
+    pub passed: Option<Revision>,
+    /// Why the head on GitHub may not be built, where checks are asked for.
+    pub waits: Option<String>,
+    /// What is the matter with mirror or job: nobody asked for too long, the mirror does not follow.
+    pub trouble: Option<String>,
+}
+
+impl UpstreamFacts {
+    /// What is known of an app by `state`; nothing of one that is not from GitHub. What is older than `fresh_for` is
+    /// trouble.
+    pub(crate) fn of(
+        app: &App,
+        state: Option<&UpstreamState>,
+        now: Timestamp,
+        fresh_for: Duration,
+    ) -> Option<Self> {
+        let upstream = app.source.upstream.as_ref()?;
+        let state = state.filter(|state| state.is_of(upstream, &app.source.branch));
+        let head = state.and_then(|state| state.head.as_ref());
+        let waits = match head.map(|head| vouched(&app.source, state, head)) {
+            Some(Vouched::Older(_, why)) => Some(why),
+            Some(Vouched::Itself) | None => None,
+        };
+        let result = |check: &CheckName| state.and_then(|state| state.results.get(check).cloned());
+        let never = "GitHub was never asked about it as it is registered now: `fabrique mirror sync` asks";
+        let trouble = match state {
+            Some(state) => state.trouble(now, fresh_for),
+            None => Some(never.to_owned()),
+        };
+        Some(Self {
+            app: app.name.clone(),
+            repo: app.source.repo.clone(),
+            github: upstream.github.clone(),
+            branch: app.source.branch.clone(),
+            asked: state.map(|state| state.asked),
+            head: head.cloned(),
+            mirrored: state.and_then(|state| state.mirrored.clone()),
+            checks: upstream.checks.iter().map(|check| (check.clone(), result(check))).collect(),
+            passed: state.and_then(|state| state.passed.first().cloned()),
+            waits,
+            trouble,
+        })
+    }
+}
+
+impl MirrorStatus {
+    /// How the process ends: that a check has not passed is GitHub's news, and no finding.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        Exit::ok_if(self.apps.iter().all(|app| app.trouble.is_none()))
+    }
+}
+
+/// What is known of every app whose source is validated on GitHub. GitHub is not asked.
+///
+/// # Errors
+/// When the bus does not answer.
+pub async fn status(
+    upstreams: &dyn Upstreams,
+    registrations: &Registrations,
+    now: Timestamp,
+    fresh_for: Duration,
+) -> PortResult<MirrorStatus> {
+    let mut apps = Vec::new();
+    for app in registrations.apps.values().filter(|app| app.source.upstream.is_some()) {
+        let state = upstreams.upstream(&app.name).await?;
+        apps.extend(UpstreamFacts::of(app, state.as_ref(), now, fresh_for));
+    }
+    Ok(MirrorStatus { apps })
+}

@@ -1,0 +1,371 @@
+//! One sync: Gitea follows, GitHub is asked, what is new is kept and told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabrique_core::app::App;
+use fabrique_core::id::{AppName, BranchName, CheckName, RepoName, Revision};
+use fabrique_core::time::Timestamp;
+use fabrique_core::upstream::{KEPT, Results, Upstream, UpstreamState, passes};
+use fabrique_ports::bus::{WakeCause, Wakes};
+use fabrique_ports::forge::{BranchHead, Forge};
+use fabrique_ports::upstream::{Asked, BranchLine, Mirrors, Origin, SyncRequest, Upstreams};
+use fabrique_ports::{PortError, PortResult};
+use serde::Serialize;
+
+use super::Mirrored;
+use crate::exit::Exit;
+
+/// How many commits of a branch are looked at for one that passed.
+const LOOKS: usize = 10;
+/// How many of the revisions that passed before are looked for on a branch that was rewritten.
+const SOUGHT: usize = 3;
+/// The pause between two looks at Gitea's branch.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The world of a sync.
+#[derive(Clone)]
+pub struct SyncPorts {
+    /// GitHub.
+    pub origin: Arc<dyn Origin>,
+    /// Gitea, told to fetch.
+    pub mirrors: Arc<dyn Mirrors>,
+    /// Gitea, asked for its branches.
+    pub forge: Arc<dyn Forge>,
+    /// What is known.
+    pub upstreams: Arc<dyn Upstreams>,
+    /// Telling apps.
+    pub wakes: Arc<dyn Wakes>,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// What came of a sync.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Synced {
+    /// Whether nothing was written or asked for.
+    pub dry_run: bool,
+    /// Every mirror, by name.
+    pub mirrors: Vec<SyncedRepo>,
+    /// Until when GitHub answers nothing more; what it was not asked for any more is told as failed.
+    pub limited_until: Option<Timestamp>,
+}
+
+/// What came of a sync of one mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SyncedRepo {
+    /// The mirror.
+    pub repo: RepoName,
+    /// What it mirrors.
+    pub github: RepoName,
+    /// Its apps, by name.
+    pub apps: Vec<SyncedApp>,
+    /// Why nothing was learnt, if so.
+    pub failed: Option<String>,
+}
+
+/// What a sync learnt for one app.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SyncedApp {
+    /// The app.
+    pub app: AppName,
+    /// The branch.
+    pub branch: BranchName,
+    /// Its head on GitHub.
+    pub head: Option<Revision>,
+    /// Its head in the mirror.
+    pub mirrored: Option<Revision>,
+    /// The newest revision that is known to have passed the app's checks.
+    pub passed: Option<Revision>,
+    /// Whether the app was woken, or would be, since anything of this is new.
+    pub woken: bool,
+}
+
+impl Synced {
+    /// How the process ends: well when every mirror is where GitHub is.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        if self.limited_until.is_some() {
+            return Exit::Unreachable;
+        }
+        Exit::ok_if(
+            self.mirrors.iter().all(|mirror| {
+                mirror.failed.is_none() && mirror.apps.iter().all(|app| app.head == app.mirrored)
+            }),
+        )
+    }
+}
+
+/// Why a mirror has no outcome.
+enum Stop {
+    /// For this reason.
+    Because(String),
+    /// GitHub answers nothing until then.
+    Limited(Timestamp),
+}
+
+impl From<PortError> for Stop {
+    fn from(error: PortError) -> Self {
+        Stop::Because(error.to_string())
+    }
+}
+
+/// Brings every mirror up to date, waiting for each at most `patience`, and keeps what GitHub says. With `dry_run` only
+/// questions are asked, and nothing is waited for. One that fails stops no other; a limit of GitHub's stops all that
+/// follow.
+pub async fn sync(ports: &SyncPorts, mirrors: &[Mirrored], patience: Duration, dry_run: bool) -> Synced {
+    let mut synced = Synced { dry_run, mirrors: Vec::with_capacity(mirrors.len()), limited_until: None };
+    for mirrored in mirrors {
+        let (apps, failed) = match synced.limited_until {
+            Some(_) => (Vec::new(), Some(limited())),
+            None => match (Syncing { ports, mirrored, patience, dry_run }).run().await {
+                Ok(apps) => (apps, None),
+                Err(Stop::Because(why)) => (Vec::new(), Some(why)),
+                Err(Stop::Limited(until)) => {
+                    synced.limited_until = Some(until);
+                    (Vec::new(), Some(limited()))
+                }
+            },
+        };
+        let (repo, github) = (mirrored.repo.clone(), mirrored.github.clone());
+        synced.mirrors.push(SyncedRepo { repo, github, apps, failed });
+    }
+    synced
+}
+
+fn limited() -> String {
+    "GitHub takes no more requests for now; a token of its own has more".to_owned()
+}
+
+/// What a branch is at, on GitHub and in the mirror.
+struct Place {
+    line: Vec<Revision>,
+    mirrored: Option<Revision>,
+}
+
+/// What was asked of revisions already: apps of one branch often ask for the same.
+#[derive(Default)]
+struct Answers(BTreeMap<Revision, Results>);
+
+struct Syncing<'a> {
+    ports: &'a SyncPorts,
+    mirrored: &'a Mirrored,
+    patience: Duration,
+    dry_run: bool,
+}
+
+impl Syncing<'_> {
+    async fn run(&self) -> Result<Vec<SyncedApp>, Stop> {
+        let before = self.lines().await?;
+        if !self.dry_run {
+            match self.ports.mirrors.request_sync(&self.mirrored.repo).await? {
+                SyncRequest::Queued => {}
+                SyncRequest::NoMirror => {
+                    let what =
+                        "is no pull mirror, or the hooks token may not see it; `fabrique mirror ensure`";
+                    return Err(Stop::Because(format!("{} {what}", self.mirrored.repo)));
+                }
+            }
+        }
+        let places = self.followed(before).await?;
+        let (mut apps, mut answers) = (Vec::new(), Answers::default());
+        for app in &self.mirrored.apps {
+            let Some(place) = places.get(&app.source.branch) else { continue };
+            apps.push(self.tell(app, place, &mut answers).await?);
+        }
+        Ok(apps)
+    }
+
+    /// The branches of all apps, as GitHub has them.
+    async fn lines(&self) -> Result<BTreeMap<BranchName, Vec<Revision>>, Stop> {
+        let branches: BTreeSet<&BranchName> =
+            self.mirrored.apps.iter().map(|app| &app.source.branch).collect();
+        let mut lines = BTreeMap::new();
+        for branch in branches {
+            lines.insert(branch.clone(), self.line(branch).await?);
+        }
+        Ok(lines)
+    }
+
+    async fn line(&self, branch: &BranchName) -> Result<Vec<Revision>, Stop> {
+        let github = &self.mirrored.github;
+        match answer(self.ports.origin.line(github, branch, LOOKS).await?)? {
+            BranchLine::At(line) => Ok(line),
+            BranchLine::NoBranch => Ok(Vec::new()),
+            BranchLine::NoRepository => Err(Stop::Because(format!(
+                "there is no repository {github} on GitHub, or the token of github.token_file may not see it"
+            ))),
+        }
+    }
+
+    /// Waits until the mirror has what GitHub has. GitHub may have moved on meanwhile: it is asked once more where the
+    /// mirror is at something else.
+    async fn followed(
+        &self,
+        lines: BTreeMap<BranchName, Vec<Revision>>,
+    ) -> Result<BTreeMap<BranchName, Place>, Stop> {
+        let patience = if self.dry_run { Duration::ZERO } else { self.patience };
+        let deadline = (self.ports.clock)().after(patience);
+        let mut places = BTreeMap::new();
+        for (branch, line) in lines {
+            let mut mirrored = self.here(&branch).await?;
+            while mirrored.as_ref() != line.first() && (self.ports.clock)() < deadline {
+                tokio::time::sleep(PAUSE).await;
+                mirrored = self.here(&branch).await?;
+            }
+            let line = if mirrored.as_ref() == line.first() { line } else { self.line(&branch).await? };
+            places.insert(branch, Place { line, mirrored });
+        }
+        Ok(places)
+    }
+
+    /// Where the mirror's branch is.
+    async fn here(&self, branch: &BranchName) -> PortResult<Option<Revision>> {
+        Ok(match self.ports.forge.branch_head(&self.mirrored.repo, branch).await? {
+            BranchHead::At(head) => Some(head),
+            BranchHead::NoBranch | BranchHead::NoRepository => None,
+        })
+    }
+
+    /// Keeps what is known now of an app's source, and wakes the app where it is news.
+    async fn tell(&self, app: &App, place: &Place, answers: &mut Answers) -> Result<SyncedApp, Stop> {
+        let known = self.ports.upstreams.upstream(&app.name).await?;
+        let state = self.state(app, place, known.as_ref(), answers).await?;
+        let woken = known.as_ref().is_none_or(|known| !known.same_news(&state));
+        if !self.dry_run {
+            self.ports.upstreams.put_upstream(&app.name, &state).await?;
+            if woken {
+                self.ports.wakes.wake(&app.name, &cause(&state)).await?;
+            }
+        }
+        Ok(SyncedApp {
+            app: app.name.clone(),
+            branch: app.source.branch.clone(),
+            passed: state.passed.first().cloned(),
+            head: state.head,
+            mirrored: state.mirrored,
+            woken,
+        })
+    }
+
+    async fn state(
+        &self,
+        app: &App,
+        place: &Place,
+        known: Option<&UpstreamState>,
+        answers: &mut Answers,
+    ) -> Result<UpstreamState, Stop> {
+        let now = (self.ports.clock)();
+        let upstream = app
+            .source
+            .upstream
+            .clone()
+            .unwrap_or_else(|| Upstream { github: self.mirrored.github.clone(), checks: BTreeSet::new() });
+        let branch = &app.source.branch;
+        let known = known.filter(|known| known.is_of(&upstream, branch));
+        let mut passed = self.still_there(branch, &place.line, known).await?;
+        let head = place.line.first().cloned();
+        let mut results = Results::new();
+        if !upstream.checks.is_empty() {
+            results = self.look(&upstream.checks, &place.line, &mut passed, answers).await?;
+        }
+        let is_behind = place.mirrored != head;
+        let since = known.and_then(|known| known.behind_since);
+        Ok(UpstreamState {
+            github: upstream.github,
+            branch: branch.clone(),
+            checks: upstream.checks,
+            asked: now,
+            head,
+            results,
+            passed,
+            mirrored: place.mirrored.clone(),
+            behind_since: is_behind.then(|| since.unwrap_or(now)),
+        })
+    }
+
+    /// Those of the revisions that passed before which GitHub still has on the branch. They were on it one after
+    /// another, so what is below one that is there is there too.
+    async fn still_there(
+        &self,
+        branch: &BranchName,
+        line: &[Revision],
+        known: Option<&UpstreamState>,
+    ) -> Result<Vec<Revision>, Stop> {
+        let Some(known) = known.filter(|known| !known.passed.is_empty()) else { return Ok(Vec::new()) };
+        let moved_on = known.head.as_ref().is_some_and(|head| line.contains(head));
+        if moved_on {
+            return Ok(known.passed.clone());
+        }
+        if line.is_empty() {
+            return Ok(Vec::new());
+        }
+        let github = &self.mirrored.github;
+        for (index, passed) in known.passed.iter().enumerate().take(SOUGHT) {
+            let is_there =
+                line.contains(passed) || answer(self.ports.origin.contains(github, branch, passed).await?)?;
+            if is_there {
+                return Ok(known.passed[index..].to_vec());
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Looks from the head downwards for a revision that passed, and notes it; the head's results are what comes back.
+    async fn look(
+        &self,
+        checks: &BTreeSet<CheckName>,
+        line: &[Revision],
+        passed: &mut Vec<Revision>,
+        answers: &mut Answers,
+    ) -> Result<Results, Stop> {
+        let mut of_head = Results::new();
+        for (index, revision) in line.iter().enumerate() {
+            let was_known = passed.contains(revision);
+            if was_known && index > 0 {
+                break;
+            }
+            let results = self.results(revision, answers).await?;
+            let is_good = passes(checks, &results);
+            if index == 0 {
+                of_head = results.into_iter().filter(|(check, _)| checks.contains(check)).collect();
+            }
+            // A check that is run again takes back what was not built yet.
+            passed.retain(|known| is_good || known != revision);
+            if is_good {
+                if !was_known {
+                    passed.insert(0, revision.clone());
+                    passed.truncate(KEPT);
+                }
+                break;
+            }
+        }
+        Ok(of_head)
+    }
+
+    async fn results(&self, revision: &Revision, answers: &mut Answers) -> Result<Results, Stop> {
+        if let Some(results) = answers.0.get(revision) {
+            return Ok(results.clone());
+        }
+        let asked = self.ports.origin.results(&self.mirrored.github, revision).await?;
+        let results = answer(asked)?;
+        answers.0.insert(revision.clone(), results.clone());
+        Ok(results)
+    }
+}
+
+fn answer<T>(asked: Asked<T>) -> Result<T, Stop> {
+    match asked {
+        Asked::Answer(answer) => Ok(answer),
+        Asked::Limited { until } => Err(Stop::Limited(until)),
+    }
+}
+
+fn cause(state: &UpstreamState) -> WakeCause {
+    let head = state.head.as_ref().map_or("nothing", |head| head.short());
+    let passed =
+        state.passed.first().map_or_else(String::new, |passed| format!(", {} passed", passed.short()));
+    let detail = format!("GitHub has {head} on {} of {}{passed}", state.branch, state.github);
+    WakeCause { kind: "upstream".to_owned(), detail, trace: None, at: state.asked, named: None }
+}
