@@ -105,7 +105,10 @@ async fn an_overlay_that_leads_out_of_the_repository_is_refused() {
     let why = stage.json(&["why", "citation"]).await.unwrap();
     assert!(why["reason"].as_str().unwrap().contains("passwd"), "{why}");
     let next = why["next"].as_str().unwrap();
-    assert!(next.contains("a newer push") && !next.contains("repair"), "nothing was edited in cluster/apps: {next}");
+    assert!(
+        next.contains("a newer push") && !next.contains("repair"),
+        "nothing was edited in cluster/apps: {next}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,6 +13,7 @@ mod checks;
 mod compare;
 pub mod declared;
 mod gather;
+mod gathering;
 mod heads;
 pub mod migrations;
 mod recent;

@@ -168,11 +168,7 @@ mod tests {
             }
         }
 
-        async fn read_log(
-            &self,
-            _: &BuildId,
-            _: bool,
-        ) -> PortResult<BoxStream<'static, PortResult<String>>> {
+        async fn read_log(&self, _: &BuildId, _: bool) -> PortResult<BoxStream<'static, PortResult<String>>> {
             Err(PortError::new(Peer::Bus, Fault::Unexpected, "nobody reads here"))
         }
     }

@@ -21,7 +21,14 @@ fn kinds() -> impl Strategy<Value = FailureKind> {
 
 fn attempt(rev: usize, kind: FailureKind) -> Attempt {
     let message = "it broke".into();
-    Attempt { key: key(&app(), rev, 0), revision: revision(rev), build: None, kind, message, log_tail: Vec::new() }
+    Attempt {
+        key: key(&app(), rev, 0),
+        revision: revision(rev),
+        build: None,
+        kind,
+        message,
+        log_tail: Vec::new(),
+    }
 }
 
 fn fails(policy: &Policy, times: u32, kind: FailureKind, jitter: f64) -> Vec<Failure> {
