@@ -185,10 +185,10 @@ async fn answer(State(shared): State<Arc<Mutex<Shared>>>, headers: HeaderMap, ur
     let Some(repo) = repo else { return refused(StatusCode::NOT_FOUND, "Not Found") };
     let query = Query::of(&uri, shared.largest_page);
     match (parts.get(2).copied(), parts.get(3).copied()) {
-        (None, None) => page(json!({ "full_name": parts.join("/"), "private": false }), &uri, &query, false),
+        (None, None) => page(&json!({ "full_name": parts.join("/"), "private": false }), &uri, &query, false),
         (Some("branches"), Some(branch)) => match repo.branches.get(branch) {
             Some(head) => page(
-                json!({ "name": branch, "commit": { "sha": head, "commit": {} }, "protected": true }),
+                &json!({ "name": branch, "commit": { "sha": head, "commit": {} }, "protected": true }),
                 &uri,
                 &query,
                 false,
@@ -252,7 +252,7 @@ impl Repo {
         let entries: Vec<Value> =
             self.commits.iter().filter(|(id, _)| reached.contains(id)).map(entry).collect();
         let (on_page, more) = query.of_page(&entries);
-        page(Value::Array(on_page), uri, query, more)
+        page(&Value::Array(on_page), uri, query, more)
     }
 
     fn checked(&self, rest: &str, uri: &Uri, query: &Query) -> Response {
@@ -275,7 +275,7 @@ impl Repo {
             body["state"] = "pending".into();
             body["sha"] = commit.into();
         }
-        page(body, uri, query, more)
+        page(&body, uri, query, more)
     }
 
     fn compared(&self, between: &str) -> Response {
@@ -299,7 +299,7 @@ impl Repo {
     }
 }
 
-fn page(body: Value, uri: &Uri, query: &Query, more: bool) -> Response {
+fn page(body: &Value, uri: &Uri, query: &Query, more: bool) -> Response {
     let mut response = (StatusCode::OK, body.to_string()).into_response();
     if more {
         let next = format!(

@@ -98,9 +98,8 @@ impl Site {
 
     /// Webhook #1 leads nowhere: everything is there, and nothing arrives.
     async fn without_a_way_there_it_is_told(&self) {
-        let (code, report) = self
-            .init(json!({ "argocd_webhook_url": "http://127.0.0.1:9/api/webhook", "limit": "1m" }))
-            .await;
+        let (code, report) =
+            self.init(json!({ "argocd_webhook_url": "http://127.0.0.1:9/api/webhook", "limit": "1m" })).await;
         assert_eq!(code, 1, "{report}");
         let (result, what) = Self::gate(&report, "delivery");
         assert!(result == "failed" && what.contains("no delivery of Gitea led to anything"), "{report}");

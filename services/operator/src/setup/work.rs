@@ -48,7 +48,7 @@ impl<'a> Worker<'a> {
         Ok(match self.look().await? {
             Ok(seen) => {
                 let told =
-                    |obstacles: Vec<Obstacle>| obstacles.into_iter().map(|one| self.obstacle(one)).collect();
+                    |obstacles: Vec<Obstacle>| obstacles.iter().map(|one| self.obstacle(one)).collect();
                 plan(&self.wish, &seen).map_err(told)
             }
             Err(file) => Err(vec![file.to_string()]),
@@ -253,7 +253,7 @@ impl<'a> Worker<'a> {
     pub(super) fn told(&self, step: &Step) -> String {
         let wanted = &self.of.wanted;
         let file = |path: Option<&Path>| path.map(|path| path.display().to_string()).unwrap_or_default();
-        let of_token = |purpose| match wanted.tokens.get(&purpose) {
+        let of_token = |purpose| match wanted.tokens.get(purpose) {
             Some(Place::File(path)) => path.display().to_string(),
             Some(Place::Given(_)) | None => String::new(),
         };
@@ -293,7 +293,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn obstacle(&self, obstacle: Obstacle) -> String {
+    fn obstacle(&self, obstacle: &Obstacle) -> String {
         let wanted = &self.of.wanted;
         match obstacle {
             Obstacle::NoBranch => format!(
