@@ -269,7 +269,7 @@ impl<'a> Worker<'a> {
             }
             Step::Token(purpose) => {
                 let scopes = purpose.scopes().join(", ");
-                format!("a token of {} in {} ({scopes})", purpose.login(), of_token(*purpose))
+                format!("a token of {} in {} ({scopes})", purpose.login(), of_token(purpose))
             }
             Step::TellDeployer => "the secret for Argo CD".to_owned(),
             Step::Hook(to) => {
