@@ -300,7 +300,7 @@ impl<'a> Worker<'a> {
                 "{} has commits and no branch {}; push it, or name another in gitea.apps_branch",
                 wanted.repo, wanted.branch
             ),
-            Obstacle::RefusedToken(purpose) => match wanted.tokens.get(&purpose) {
+            Obstacle::RefusedToken(purpose) => match wanted.tokens.get(purpose) {
                 Some(Place::File(path)) => format!(
                     "Gitea refuses the token in {}; remove the file, and a new one is made",
                     path.display()
