@@ -122,31 +122,19 @@ impl UpstreamState {
     }
 }
 
-/// Which revision may be built where one is wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Vouched {
-    /// That one: it passed, or no checks are asked for.
-    Itself,
-    /// Perhaps one of these, the newest first: those of them that are ancestors of it. It did not pass, for this reason.
-    Older(Vec<Revision>, String),
-}
-
-/// What `state` says of `wanted`, the head of the source or an ancestor of it.
+/// Why `wanted`, the head of the source or an ancestor of it, may not be built yet by `state`; nothing where it passed, or
+/// no checks are asked for.
 #[must_use]
-pub fn vouched(source: &Source, state: Option<&UpstreamState>, wanted: &Revision) -> Vouched {
-    let Some(upstream) = source.upstream.as_ref().filter(|upstream| !upstream.checks.is_empty()) else {
-        return Vouched::Itself;
-    };
+pub fn unproven(source: &Source, state: Option<&UpstreamState>, wanted: &Revision) -> Option<String> {
+    let upstream = source.upstream.as_ref().filter(|upstream| !upstream.checks.is_empty())?;
     let state = state.filter(|state| state.is_of(upstream, &source.branch));
-    let passed = state.map(|state| state.passed.as_slice()).unwrap_or_default();
-    if passed.contains(wanted) {
-        return Vouched::Itself;
+    if state.is_some_and(|state| state.passed.contains(wanted)) {
+        return None;
     }
-    Vouched::Older(passed.to_vec(), unproven(source, upstream, state, wanted))
+    Some(reason(source, upstream, state, wanted))
 }
 
-/// Why `revision` may not be built yet.
-fn unproven(
+fn reason(
     source: &Source,
     upstream: &Upstream,
     state: Option<&UpstreamState>,
@@ -239,18 +227,15 @@ mod tests {
     }
 
     fn why(source: &Source, state: Option<&UpstreamState>, head: char) -> String {
-        match vouched(source, state, &revision(head)) {
-            Vouched::Itself => "vouched for".to_owned(),
-            Vouched::Older(_, why) => why,
-        }
+        unproven(source, state, &revision(head)).unwrap_or_else(|| "vouched for".to_owned())
     }
 
     #[test]
     fn without_checks_nothing_is_waited_for_whatever_github_says() {
-        assert_eq!(vouched(&source(&[]), None, &revision('a')), Vouched::Itself);
+        assert_eq!(unproven(&source(&[]), None, &revision('a')), None);
         let mut unmirrored = source(&["ci"]);
         unmirrored.upstream = None;
-        assert_eq!(vouched(&unmirrored, None, &revision('a')), Vouched::Itself);
+        assert_eq!(unproven(&unmirrored, None, &revision('a')), None);
     }
 
     #[test]
@@ -282,19 +267,19 @@ mod tests {
     #[test]
     fn what_was_asked_of_other_checks_or_elsewhere_vouches_for_nothing() {
         let known = state('a', &[], &['a']);
-        assert_eq!(vouched(&source(&["ci", "lint"]), Some(&known), &revision('a')), Vouched::Itself);
+        assert_eq!(unproven(&source(&["ci", "lint"]), Some(&known), &revision('a')), None);
         assert!(why(&source(&["ci"]), Some(&known), 'a').contains("never asked"));
         let elsewhere = UpstreamState { github: RepoName::parse("acme/other").unwrap(), ..known };
         assert!(why(&source(&["ci", "lint"]), Some(&elsewhere), 'a').contains("never asked"));
     }
 
     #[test]
-    fn while_the_head_waits_what_passed_before_it_may_be_built() {
+    fn what_passed_before_it_vouches_for_no_head() {
         let known = state('b', &[("ci", CheckState::Pending)], &['a', '9']);
-        let Vouched::Older(older, _) = vouched(&source(&["ci", "lint"]), Some(&known), &revision('b')) else {
-            panic!("the head has not passed")
-        };
-        assert_eq!(older, [revision('a'), revision('9')]);
+        let wanted = source(&["ci", "lint"]);
+        assert!(why(&wanted, Some(&known), 'b').ends_with("ci is pending, lint did not run"));
+        // A pin may name one of them.
+        assert_eq!(unproven(&wanted, Some(&known), &revision('9')), None);
     }
 
     #[test]

@@ -24,7 +24,6 @@ use fabrique_ports::source::{FileKind, SourceFile, SourceHistory};
 use futures::future::try_join_all;
 
 use crate::apps::Apps;
-use crate::checks::Checks;
 use crate::gather::Observer;
 
 /// The declaration at one head.
@@ -37,13 +36,13 @@ pub(crate) struct Read {
 /// What an app's own declaration says at its head.
 #[derive(Debug)]
 pub(crate) struct Own {
-    /// The head, the ancestor that it pins, or the newest ancestor that passed its checks.
+    /// The head, or the ancestor that it pins.
     pub(crate) target: Revision,
     /// The file.
     read: Arc<Read>,
     pin: Result<(), PinRefusal>,
-    /// What GitHub says of the target.
-    checks: Checks,
+    /// Why GitHub does not vouch for the target, where it has to.
+    unproven: Option<String>,
 }
 
 /// What is declared of a change, and the registered apps whose declarations it waits for.
@@ -52,19 +51,7 @@ pub(crate) type Word = (Declared, BTreeSet<AppName>);
 impl Own {
     /// Nothing was read, or there is nothing to be read.
     pub(crate) fn silent(head: &Revision) -> Self {
-        Self { target: head.clone(), read: Read::nothing(), pin: Ok(()), checks: Checks::Passed }
-    }
-
-    /// Whether the target is older than what it would be without checks.
-    pub(crate) fn stands_back(&self) -> bool {
-        matches!(self.checks, Checks::Older(_))
-    }
-
-    /// The head's own word, where the target is older since the head has not passed its checks.
-    pub(crate) fn at_head(&self, head: &Revision) -> Option<Self> {
-        let Checks::Older(why) = &self.checks else { return None };
-        let (read, pin) = (Arc::clone(&self.read), self.pin.clone());
-        Some(Self { target: head.clone(), read, pin, checks: Checks::Missing(why.clone()) })
+        Self { target: head.clone(), read: Read::nothing(), pin: Ok(()), unproven: None }
     }
 
     /// Whether the target is not simply the head.
@@ -94,24 +81,15 @@ impl Own {
         if let Err(refusal) = &self.pin {
             return Declared::Refused(refusal.to_string());
         }
-        let deployed: Vec<_> = deployed.into_iter().collect();
         if self.is_pinned()
-            && let Err(refusal) = pin::admit(&self.target, deployed.iter().copied())
+            && let Err(refusal) = pin::admit(&self.target, deployed)
         {
             return Declared::Refused(refusal.to_string());
         }
         if self.declaration().is_some_and(|declaration| !declaration.ready.value) {
             return Declared::Waits(Wait::NotReady.to_string());
         }
-        let leads_back =
-            || deployed.iter().any(|(_, _, at)| matches!(at, Relation::Behind | Relation::Unknown));
-        match &self.checks {
-            Checks::Passed => Declared::Admitted,
-            // What is deployed may be newer than all that passed: checks were asked for later, or a person did it.
-            Checks::Older(why) if leads_back() => Declared::Waits(why.clone()),
-            Checks::Older(_) => Declared::Admitted,
-            Checks::Missing(why) => Declared::Waits(why.clone()),
-        }
+        self.unproven.clone().map_or(Declared::Admitted, Declared::Waits)
     }
 }
 
@@ -162,9 +140,8 @@ impl Observer {
                 Err(refusal) => (head.clone(), Err(refusal)),
             },
         };
-        let is_pinned = read.declaration().is_some_and(|declaration| declaration.revision.is_some());
-        let (target, checks) = self.checked(app, target, is_pinned).await?;
-        Ok(Own { target, read, pin, checks })
+        let unproven = self.unproven(app, &target).await?;
+        Ok(Own { target, read, pin, unproven })
     }
 
     /// What is declared against a change that the app by itself admits: by the contract, and by the apps that it

@@ -186,15 +186,10 @@ impl Observer {
             }
         }
         let own = self.own(gathering.app, head).await?;
-        if own.target != *head && gathering.tip.is_some() {
+        if own.is_pinned() && gathering.tip.is_some() {
             return Err(needs_history());
         }
-        let view = self.view_as_declared(gathering, head, &own).await?;
-        match own.at_head(head) {
-            // All is done for what passed its checks: what is waited for now is the head.
-            Some(waiting) if !changes(&view) => self.view_as_declared(gathering, head, &waiting).await,
-            Some(_) | None => Ok(view),
-        }
+        self.view_as_declared(gathering, head, &own).await
     }
 
     async fn view_as_declared(

@@ -97,7 +97,7 @@ impl<'a> Gathering<'a> {
     /// What the app by itself says of a change.
     pub(crate) async fn word(&self, own: &Own) -> PortResult<Declared> {
         let mut deployed = Vec::new();
-        if own.is_pinned() || own.stands_back() {
+        if own.is_pinned() {
             for (environment, revision) in self.followed() {
                 deployed.push((
                     environment,

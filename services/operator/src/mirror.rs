@@ -13,7 +13,7 @@ use std::time::Duration;
 use fabrique_core::app::App;
 use fabrique_core::id::{AppName, BranchName, CheckName, RepoName, Revision};
 use fabrique_core::time::Timestamp;
-use fabrique_core::upstream::{CheckState, Upstream, UpstreamState, Vouched, vouched};
+use fabrique_core::upstream::{CheckState, Upstream, UpstreamState, unproven};
 use fabrique_gitops::Registrations;
 use fabrique_ports::PortResult;
 use fabrique_ports::upstream::{MirrorOutcome, Mirrors, Upstreams, WantedMirror};
@@ -185,10 +185,7 @@ impl UpstreamFacts {
         let upstream = app.source.upstream.as_ref()?;
         let state = state.filter(|state| state.is_of(upstream, &app.source.branch));
         let head = state.and_then(|state| state.head.as_ref());
-        let waits = match head.map(|head| vouched(&app.source, state, head)) {
-            Some(Vouched::Older(_, why)) => Some(why),
-            Some(Vouched::Itself) | None => None,
-        };
+        let waits = head.and_then(|head| unproven(&app.source, state, head));
         let result = |check: &CheckName| state.and_then(|state| state.results.get(check).cloned());
         let never = "GitHub was never asked about it as it is registered now: `fabrique mirror sync` asks";
         let trouble = match state {

@@ -19,7 +19,7 @@ fn read(text: &str) -> Arc<Read> {
 
 fn own(lines: &str) -> Own {
     let read = read(&format!("codeLocation: citation\ncontractVersion: 3\n{lines}\n"));
-    Own { target: revision(HEAD), read, pin: Ok(()), checks: Checks::Passed }
+    Own { target: revision(HEAD), read, pin: Ok(()), unproven: None }
 }
 
 fn word(own: &Own, relation: Relation) -> Declared {
@@ -134,29 +134,15 @@ fn what_the_contract_does_not_have_is_refused_and_concerns_nobody_else() {
 }
 
 #[test]
-fn a_head_whose_checks_have_not_passed_waits_and_an_older_one_that_passed_does_not() {
-    let why_not = "ci is pending".to_owned();
-    let missing = Own { checks: Checks::Missing(why_not.clone()), ..own("ready: true") };
-    assert_eq!(why(word(&missing, Relation::Ahead)), "waits: ci is pending");
-    let older = Own { checks: Checks::Older(why_not), ..own("ready: true") };
-    assert_eq!(word(&older, Relation::Ahead), Declared::Admitted);
-    let waiting = older.at_head(&revision("e")).unwrap();
-    assert_eq!(waiting.target, revision("e"));
-    assert_eq!(why(word(&waiting, Relation::Ahead)), "waits: ci is pending");
-    assert!(missing.at_head(&revision("e")).is_none());
-}
-
-#[test]
-fn what_passed_never_takes_back_what_is_deployed() {
-    let older = Own { checks: Checks::Older("ci is pending".to_owned()), ..own("ready: true") };
-    for relation in [Relation::Behind, Relation::Unknown] {
-        assert_eq!(why(word(&older, relation)), "waits: ci is pending");
+fn a_head_whose_checks_have_not_passed_waits_wherever_it_stands_to_what_is_deployed() {
+    let unproven = Own { unproven: Some("ci is pending".to_owned()), ..own("ready: true") };
+    for relation in [Relation::Ahead, Relation::Diverged, Relation::Behind, Relation::Unknown] {
+        assert_eq!(why(word(&unproven, relation)), "waits: ci is pending");
     }
-    assert_eq!(word(&older, Relation::Diverged), Declared::Admitted);
 }
 
 #[test]
 fn an_app_that_says_that_it_is_not_ready_waits_for_that_whatever_its_checks_say() {
-    let not_ready = Own { checks: Checks::Missing("ci is pending".to_owned()), ..own("ready: false") };
+    let not_ready = Own { unproven: Some("ci is pending".to_owned()), ..own("ready: false") };
     assert_eq!(why(word(&not_ready, Relation::Ahead)), "waits: its declaration says ready: false");
 }

@@ -157,7 +157,7 @@ async fn a_mirror_is_made_once_fetches_at_no_interval_and_nothing_else_is_taken_
 }
 
 #[tokio::test]
-async fn nothing_is_built_before_its_checks_passed_and_what_passed_is_built_while_the_next_waits() {
+async fn nothing_is_built_before_its_checks_passed_whatever_passed_before_it() {
     let world = World::start().await;
     let first = world.commit("first").await;
     let made = world.ensure(false).await;
@@ -195,17 +195,23 @@ async fn nothing_is_built_before_its_checks_passed_and_what_passed_is_built_whil
         (first.short().to_owned(), format!("{} is not built yet", first.short()))
     );
 
-    // The next push is mirrored and has not passed: what did is still what is built.
+    // The next push is mirrored and has not passed: it waits, and what passed before it is not deployed instead.
     let second = world.commit("second").await;
     let synced = world.sync(LONG, false).await;
     let app = &synced.mirrors[0].apps[0];
     assert_eq!((app.mirrored.as_ref(), app.passed.as_ref()), (Some(&second), Some(&first)), "{synced:?}");
-    assert_eq!(world.decision().await.0, first.short());
-    // One more comes before the second passed, and then the second does.
+    let waits = format!("waits: on GitHub ({UPSTREAM}), for {}: ci did not run", second.short());
+    assert_eq!(world.decision().await, (second.short().to_owned(), waits));
+    // One more comes before the second passed, and then the second does: the third still waits.
     let third = world.commit("third").await;
     world.github.commit_status(UPSTREAM, second.as_str(), "ci", "success");
     world.sync(LONG, false).await;
-    assert_eq!(world.decision().await.0, second.short());
+    let (target, reason) = world.decision().await;
+    assert_eq!(target, third.short());
+    assert!(reason.ends_with("ci did not run"), "{reason}");
+    world.github.commit_status(UPSTREAM, third.as_str(), "ci", "success");
+    world.sync(LONG, false).await;
+    assert!(world.decision().await.1.ends_with("is not built yet"));
 
     // GitHub takes both back: nothing that it has not on the branch any more is built.
     world.upstream.git(&["reset", "--quiet", "--hard", first.as_str()]).await.unwrap();
