@@ -262,6 +262,9 @@ async fn a_worker_frozen_before_its_pending_status_leaves_the_final_one_of_anoth
     tokio::time::sleep_until((building + PENDING_AFTER).into()).await;
     scene.worker.peer.resume().unwrap();
     noticed(&scene.worker).await;
+    // By the next commit whatever it had on its way has arrived.
+    let next = scene.gate.open_until(scene.app.push("after")).await.unwrap();
+    scene.gate.open_until(scene.stage.committed_once(&scene.app, &next)).await.unwrap();
     scene.stage.status_becomes(&scene.app, &revision, "success").await.unwrap();
 }
 

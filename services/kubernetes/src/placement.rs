@@ -149,7 +149,7 @@ impl Placement for KubernetesPlacement {
         let settings = &self.shared.cluster.settings;
         let refusal = settings.max.refusal(&need.resources).or_else(|| settings.pool.refusal(need.timeout));
         if let Some(refusal) = refusal {
-            return Ok(Placed::Full(refusal));
+            return Ok(Placed::Refused(refusal));
         }
         let mut place = self.shared.join(need);
         match tokio::time::timeout(need.patience, place.granted()).await {

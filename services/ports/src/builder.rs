@@ -185,6 +185,8 @@ pub enum Placed {
     Lease(PlacementLease),
     /// Every place was taken for as long as the caller would wait, or none can be had; the text says which.
     Full(String),
+    /// What the registration asks for is more than the placement gives to anybody; the text says which, with the key.
+    Refused(String),
 }
 
 /// How a place is given back.

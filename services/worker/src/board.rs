@@ -110,13 +110,12 @@ impl BoardView {
             .collect()
     }
 
-    /// When the next lease that lives dies unless it is renewed, apart from those of apps to `skip`.
+    /// When the next lease dies unless it is renewed, apart from those of apps to `skip`.
     pub(crate) fn next_expiry(&self, lease: Duration, skip: impl Fn(&AppName) -> bool) -> Option<Duration> {
         self.lock()
             .iter()
             .filter(|(app, seen)| seen.record.holder.is_some() && !skip(app))
             .map(|(_, seen)| lease.saturating_sub(seen.since.elapsed()))
-            .filter(|left| !left.is_zero())
             .min()
     }
 
@@ -161,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_dead_already_is_nothing_to_wake_up_for() {
+    fn the_next_lease_that_dies_is_the_one_that_was_renewed_longest_ago() {
         let view = BoardView::new();
-        held(&view, "citation", LEASE * 2);
         assert_eq!(view.next_expiry(LEASE, |_| false), None);
+        held(&view, "citation", LEASE * 2);
         held(&view, "ledger", LEASE / 2);
-        let left = view.next_expiry(LEASE, |_| false).unwrap();
+        assert_eq!(view.next_expiry(LEASE, |_| false), Some(Duration::ZERO), "it died just now");
+        let left = view.next_expiry(LEASE, |app| app.as_str() == "citation").unwrap();
         assert!(!left.is_zero() && left <= LEASE / 2, "{left:?}");
-        assert_eq!(view.next_expiry(LEASE, |app| app.as_str() == "ledger"), None);
     }
 }

@@ -187,6 +187,7 @@ impl Build {
         let (placed, epoch) = tokio::join!(place, epoch);
         let lease = match placed? {
             None => return Ok(BuildOutcome::Cancelled),
+            Some(Placed::Refused(why)) => return Ok(BuildOutcome::Failed(infrastructure(why))),
             Some(Placed::Full(why)) => {
                 return Ok(BuildOutcome::Failed(BuildFailure::new(FailureKind::Unplaced, why)));
             }

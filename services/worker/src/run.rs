@@ -1,6 +1,6 @@
 //! The worker's loop: follow the board, claim what is due, wait for the next change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -228,10 +228,14 @@ impl Dispatcher {
         let here = Instant::now();
         let retries = self.backing_off.values().map(|(_, until)| until.saturating_duration_since(here));
         let retries = retries.filter(|wait| !wait.is_zero());
+        // What was seen dead already waits for a free look, whose end wakes the loop. What died since then does not.
+        let dead: HashSet<&AppName> =
+            items.iter().filter(|item| item.lease_expired).map(|item| &item.app).collect();
         let unwatched = |app: &AppName| {
-            self.is_busy(app) || self.backing_off.get(app).is_some_and(|(_, until)| *until > here)
+            self.is_busy(app)
+                || dead.contains(app)
+                || self.backing_off.get(app).is_some_and(|(_, until)| *until > here)
         };
-        // One that is dead already waits for a free look, whose end wakes the loop.
         let leases = self.context.board.next_expiry(self.context.config.bounds.lease, unwatched);
         waits
             .chain(retries)

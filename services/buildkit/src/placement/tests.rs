@@ -75,7 +75,7 @@ fn need(app: &str, patience: u64) -> Need {
 async fn lease(placement: &StaticPlacement, app: &str) -> PlacementLease {
     match placement.acquire(&need(app, 10)).await.unwrap() {
         Placed::Lease(lease) => lease,
-        Placed::Full(why) => panic!("no lease: {why}"),
+        Placed::Full(why) | Placed::Refused(why) => panic!("no lease: {why}"),
     }
 }
 

@@ -306,7 +306,7 @@ pub(crate) async fn lease(placement: &KubernetesPlacement, app: &str) -> Placeme
 pub(crate) async fn lease_for(placement: &KubernetesPlacement, need: Need) -> PlacementLease {
     match placement.acquire(&need).await.unwrap() {
         Placed::Lease(lease) => lease,
-        Placed::Full(why) => panic!("no lease: {why}"),
+        Placed::Full(why) | Placed::Refused(why) => panic!("no lease: {why}"),
     }
 }
 

@@ -29,7 +29,7 @@ async fn a_pod_has_what_its_apps_registration_wishes_for_and_other_apps_have_the
     };
     let leased = match placement.acquire(&wishing("large", wishes)).await.unwrap() {
         Placed::Lease(lease) => lease,
-        Placed::Full(why) => panic!("no lease: {why}"),
+        Placed::Full(why) | Placed::Refused(why) => panic!("no lease: {why}"),
     };
     let pod = ground.pod(&leased.daemon.name).await;
     let wanted = json!({
@@ -59,7 +59,7 @@ async fn what_is_more_than_the_builders_configuration_permits_is_refused_with_it
     ground.settings.max.memory = Some(Bytes::mebi(512));
     let placement = ground.placement("worker-1").await;
     let wishes = BuildResources { memory_limit: Some(Bytes::gibi(1)), ..BuildResources::default() };
-    let Placed::Full(why) = placement.acquire(&wishing("large", wishes)).await.unwrap() else {
+    let Placed::Refused(why) = placement.acquire(&wishing("large", wishes)).await.unwrap() else {
         panic!("it was given more than is permitted")
     };
     assert_eq!(why, "1Gi of memory are wished for, and max.memory permits 512Mi at the most");
@@ -72,7 +72,7 @@ async fn a_build_that_may_outlast_its_pod_is_refused_with_the_key_and_costs_no_p
     ground.settings.pool.longest_build = Duration::from_mins(10);
     let placement = ground.placement("worker-1").await;
     let long = Need { timeout: Duration::from_mins(11), ..need("long", 60) };
-    let Placed::Full(why) = placement.acquire(&long).await.unwrap() else {
+    let Placed::Refused(why) = placement.acquire(&long).await.unwrap() else {
         panic!("its pod may end before it")
     };
     assert_eq!(why, "the build may take 11m, and pool.longest_build permits 10m at the most");
