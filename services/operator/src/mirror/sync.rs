@@ -113,10 +113,16 @@ impl From<PortError> for Stop {
 
 /// Brings every mirror up to date, waiting for each at most `patience`, and keeps what GitHub says. With `dry_run` only
 /// questions are asked, and nothing is waited for. One that fails stops no other; a limit of GitHub's stops all that
-/// follow.
+/// follow. Whoever was asked about longest ago comes first, so that neither a limit nor a job's deadline hits the same ones
+/// each time.
 pub async fn sync(ports: &SyncPorts, mirrors: &[Mirrored], patience: Duration, dry_run: bool) -> Synced {
     let mut synced = Synced { dry_run, mirrors: Vec::with_capacity(mirrors.len()), limited_until: None };
+    let mut order = Vec::with_capacity(mirrors.len());
     for mirrored in mirrors {
+        order.push((last_asked(ports, mirrored).await, mirrored));
+    }
+    order.sort_by_key(|(asked, _)| *asked);
+    for (_, mirrored) in order {
         let (apps, failed) = match synced.limited_until {
             Some(_) => (Vec::new(), Some(limited())),
             None => match (Syncing { ports, mirrored, patience, dry_run }).run().await {
@@ -131,7 +137,18 @@ pub async fn sync(ports: &SyncPorts, mirrors: &[Mirrored], patience: Duration, d
         let (repo, github) = (mirrored.repo.clone(), mirrored.github.clone());
         synced.mirrors.push(SyncedRepo { repo, github, apps, failed });
     }
+    synced.mirrors.sort_by(|one, other| one.repo.to_string().cmp(&other.repo.to_string()));
     synced
+}
+
+/// When GitHub was asked about one of its apps for the last time; nothing where that cannot be told.
+async fn last_asked(ports: &SyncPorts, mirrored: &Mirrored) -> Option<Timestamp> {
+    let mut last = None;
+    for app in &mirrored.apps {
+        let state = ports.upstreams.upstream(&app.name).await.ok()??;
+        last = last.max(Some(state.asked));
+    }
+    last
 }
 
 fn limited() -> String {
