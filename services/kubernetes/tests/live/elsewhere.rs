@@ -80,6 +80,18 @@ impl Scene {
         pods.evict(pod, &EvictParams::default()).await.unwrap();
     }
 
+    /// It is ready, and the controllers have taken off the taints that keep pods away: that of a cordon outlives it by
+    /// a moment.
+    async fn worker_1_takes_pods_again(&self) {
+        let ready = ["wait", "--for=condition=Ready", "--timeout=60s", "node/worker-1"];
+        self.ground.cluster.kubectl(&ready).await.unwrap();
+        let taints = ["get", "node", "worker-1", "--output=jsonpath={.spec.taints}"];
+        eventually("the node takes pods again", async || {
+            self.ground.cluster.kubectl(&taints).await.is_ok_and(|taints| taints.is_empty())
+        })
+        .await;
+    }
+
     /// The next build of another app is on `worker-1` again, as the scheduler likes it; that of `citation` is not,
     /// and passes.
     async fn only_the_failed_app_keeps_away(&self, retrying: &KubernetesPlacement) {
@@ -114,6 +126,7 @@ async fn a_drained_build_is_tried_again_on_another_node_although_its_own_is_open
     };
     scene.build_and(drain, "was evicted because its node was drained").await;
     drop(cordon);
+    scene.worker_1_takes_pods_again().await;
     scene.only_the_failed_app_keeps_away(&scene.bystander).await;
 }
 
@@ -130,13 +143,7 @@ async fn a_build_whose_node_was_lost_is_tried_again_on_another_node_although_its
     };
     scene.build_and(lose, "lost its node").await;
     drop(frozen);
-    let ready = ["wait", "--for=condition=Ready", "--timeout=60s", "node/worker-1"];
-    scene.ground.cluster.kubectl(&ready).await.unwrap();
-    let taints = ["get", "node", "worker-1", "--output=jsonpath={.spec.taints}"];
-    eventually("the node takes pods again", async || {
-        scene.ground.cluster.kubectl(&taints).await.is_ok_and(|taints| taints.is_empty())
-    })
-    .await;
+    scene.worker_1_takes_pods_again().await;
     eventually("nothing is left of the lost one", async || scene.ground.pods().await == ["ballast"]).await;
     scene.only_the_failed_app_keeps_away(&scene.failing).await;
 }
