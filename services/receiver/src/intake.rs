@@ -146,13 +146,15 @@ impl Intake {
         let mut followers = subscriptions.followers(&push.repo, &push.branch);
         let mut targets = BTreeMap::new();
         if to_apps_repo || followers == Followers::UnknownRepository {
-            let deadline = arrival.at + self.config.answer_timeout - self.config.wake_timeout;
-            self.reloads.fresh(deadline).await.map_err(Answer::Unavailable)?;
-            if to_apps_repo {
-                self.reloads.catch_up(push, deadline).await.map_err(Answer::Unavailable)?;
+            let read = self.read_for(arrival, push, to_apps_repo).await;
+            targets.extend(self.reloads.owing().into_iter().map(|(app, reading)| (app, Some(reading))));
+            if let Err(problem) = read {
+                // What is owed all the same may wait long for another reading: the forge delivers this once. A wake
+                // that fails too stays owed.
+                self.wake(arrival, targets, cause).await;
+                return Err(Answer::Unavailable(problem));
             }
             followers = subscriptions.followers(&push.repo, &push.branch);
-            targets.extend(self.reloads.owing().into_iter().map(|(app, reading)| (app, Some(reading))));
         } else {
             self.rechecks.note(push, &followers, cause);
         }
@@ -174,6 +176,14 @@ impl Intake {
             }
         }
         Ok(targets)
+    }
+
+    /// Reads the registrations for a push, and what a push to `cluster/apps` changed before that; not for so long that no
+    /// time is left to wake.
+    async fn read_for(&self, arrival: &Arrival, push: &Push, to_apps_repo: bool) -> Result<(), String> {
+        let deadline = arrival.at + self.config.answer_timeout - self.config.wake_timeout;
+        self.reloads.fresh(deadline).await?;
+        if to_apps_repo { self.reloads.catch_up(push, deadline).await } else { Ok(()) }
     }
 
     fn cause(&self, arrival: &Arrival, push: &Push) -> WakeCause {

@@ -98,6 +98,33 @@ async fn a_push_that_the_first_reading_had_seen_wakes_what_it_changed_until_that
 }
 
 #[tokio::test]
+async fn a_change_that_is_known_is_woken_although_the_rest_cannot_be_read() {
+    let apps =
+        FakeRegistrations::with(&[("citation", "atlas/citation", "main"), ("graph", "atlas/graph", "main")]);
+    let bus = Arc::new(FaultyBus::default());
+    let receiver = Running::start(quick(), Arc::clone(&bus), Arc::clone(&apps)).await;
+    apps.touch("citation");
+    apps.missed_broken.store(true, Ordering::SeqCst);
+    let (status, body) = receiver.push("cluster/apps", "main").await;
+    let reason = body["reason"].as_str().unwrap();
+    assert!(status == 503 && reason.contains("the histories cannot be compared"), "{body}");
+    assert_eq!(bus.wakes_of("citation"), 1, "a reading told of it, and tells no other delivery");
+    apps.missed_broken.store(false, Ordering::SeqCst);
+    assert_eq!(receiver.push("cluster/apps", "main").await.1["reason"], "it changes no app");
+
+    // Told by a reading, and not woken by the delivery that asked for it.
+    bus.deaf.lock().unwrap().insert(app("graph"));
+    apps.touch("graph");
+    assert_eq!(receiver.push("cluster/apps", "main").await.0, 503);
+    bus.deaf.lock().unwrap().clear();
+    apps.broken.store(true, Ordering::SeqCst);
+    let (status, body) = receiver.push("atlas/stranger", "main").await;
+    let reason = body["reason"].as_str().unwrap();
+    assert!(status == 503 && reason.contains("the forge is away"), "{body}");
+    assert_eq!((bus.wakes_of("citation"), bus.wakes_of("graph")), (1, 1));
+}
+
+#[tokio::test]
 async fn a_hundred_strangers_at_once_share_a_few_readings() {
     let apps = FakeRegistrations::with(&[]);
     apps.slow.store(100, Ordering::SeqCst);

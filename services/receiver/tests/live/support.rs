@@ -46,6 +46,8 @@ pub(crate) struct FakeRegistrations {
     pub(crate) loaded: AtomicBool,
     pub(crate) reloads: AtomicUsize,
     pub(crate) broken: AtomicBool,
+    /// Whether it cannot be found out what a push changed that the first reading had seen.
+    pub(crate) missed_broken: AtomicBool,
     /// How long a reload takes, in milliseconds.
     pub(crate) slow: AtomicU64,
 }
@@ -114,6 +116,9 @@ impl Subscriptions for FakeRegistrations {
     }
 
     async fn missed(&self, push: &Push) -> PortResult<BTreeSet<AppName>> {
+        if self.missed_broken.load(Ordering::SeqCst) {
+            return Err(PortError::new(Peer::Git, Fault::Transient, "the histories cannot be compared"));
+        }
         Ok(self.seen.lock().unwrap().get(&push.after).cloned().into_iter().collect())
     }
 }
