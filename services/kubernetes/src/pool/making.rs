@@ -15,7 +15,7 @@ impl Pool {
         match attempt {
             Attempt::Done(daemon) => {
                 self.unsure.remove(&seat);
-                self.see(*daemon, now);
+                self.hear(*daemon, now);
             }
             Attempt::Conflict | Attempt::Gone => {
                 self.unsure.insert(seat);

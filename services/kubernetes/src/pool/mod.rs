@@ -295,7 +295,8 @@ pub struct Pool {
     trouble: Option<String>,
     /// How the last daemons ended, by seat and address.
     obituaries: VecDeque<(u16, Option<IpAddr>, End)>,
-    /// The pods that went last: what is gone stays gone, whatever an answer says that comes later than the watch.
+    /// The pods that went last: what is gone stays gone, whatever an answer says that comes later than the watch. Only
+    /// the watch brings back what a list did not have that was older than the pod.
     departed: VecDeque<Uid>,
 }
 
@@ -322,11 +323,21 @@ impl Pool {
         }
     }
 
-    /// A pod as it is now. Older views than what is known are no news, and neither is one of a pod that is gone.
+    /// A pod as the watch tells of it: it is there, since a watch tells nothing of a pod after its end. Older views than
+    /// what is known are no news.
     pub fn see(&mut self, daemon: Daemon, now: Timestamp) {
-        if self.departed.contains(&daemon.uid) {
-            return;
+        self.departed.retain(|uid| *uid != daemon.uid);
+        self.take(daemon, now);
+    }
+
+    /// A pod as an answer tells of it, which may be older than the pod's end.
+    fn hear(&mut self, daemon: Daemon, now: Timestamp) {
+        if !self.departed.contains(&daemon.uid) {
+            self.take(daemon, now);
         }
+    }
+
+    fn take(&mut self, daemon: Daemon, now: Timestamp) {
         // Whoever fills a seat that we were about to fill: it is filled.
         self.coming.remove(&daemon.seat);
         self.note_failing_node(&daemon, now);
@@ -454,7 +465,7 @@ impl Pool {
             Attempt::Done(daemon) => {
                 tracked.used = Use::Held;
                 let daemon = *daemon;
-                self.see(daemon.clone(), now);
+                self.hear(daemon.clone(), now);
                 self.leave(ticket);
                 Some(Grant { ticket, daemon })
             }
@@ -483,7 +494,7 @@ impl Pool {
         match attempt {
             Attempt::Done(daemon) => {
                 tracked.used = Use::None;
-                self.see(*daemon, now);
+                self.hear(*daemon, now);
             }
             Attempt::Conflict | Attempt::Gone | Attempt::Failed(_) => {
                 tracked.used = Use::Kept;
@@ -495,7 +506,7 @@ impl Pool {
     /// The answer to [`Action::Renew`].
     pub fn renewed(&mut self, uid: &Uid, attempt: Attempt, now: Timestamp) {
         match attempt {
-            Attempt::Done(daemon) => self.see(*daemon, now),
+            Attempt::Done(daemon) => self.hear(*daemon, now),
             Attempt::Conflict | Attempt::Gone | Attempt::Failed(_) => {
                 if let Some(tracked) = self.daemons.get_mut(uid) {
                     tracked.rest = now.after(FIRST_PAUSE);

@@ -54,7 +54,7 @@ impl Pool {
     pub fn looked(&mut self, uid: &Uid, attempt: Attempt, now: Timestamp) {
         let answered = match attempt {
             Attempt::Done(daemon) => {
-                self.see(*daemon, now);
+                self.hear(*daemon, now);
                 true
             }
             // The watch will tell.

@@ -61,6 +61,18 @@ impl Cluster {
         Attempt::Done(Box::new(pod.clone()))
     }
 
+    /// The pods that there were after so many events.
+    fn as_of(&self, events: usize) -> Vec<Daemon> {
+        let mut pods: BTreeMap<&Uid, &Daemon> = BTreeMap::new();
+        for event in &self.events[..events] {
+            match event {
+                Event::Seen(daemon) => pods.insert(&daemon.uid, daemon),
+                Event::Gone(last) => pods.remove(&last.uid),
+            };
+        }
+        pods.into_values().cloned().collect()
+    }
+
     fn remove(&mut self, seat: u16) {
         self.events.extend(self.pods.remove(&seat).map(Event::Gone));
     }
@@ -187,10 +199,17 @@ impl Cluster {
     }
 }
 
+/// What a worker knows of, in events.
+enum View {
+    /// Nothing yet: a list is on its way that is as of then.
+    Listing(usize),
+    /// Everything until then.
+    Watching(usize),
+}
+
 struct Worker {
     pool: Pool,
-    /// How many events it has heard of; nothing before it has listed everything.
-    heard: Option<usize>,
+    view: View,
     /// What is still to be answered, and when.
     answers: Vec<(Timestamp, Action, Attempt)>,
     /// What runs, and when it ends.
@@ -211,12 +230,12 @@ fn configured(rules: &Rules, number: usize) -> Rules {
 }
 
 impl Worker {
-    fn start(rules: &Rules, number: usize, restarts: u32) -> Self {
-        let mut rules = configured(rules, number);
+    fn start(cluster: &Cluster, number: usize, restarts: u32) -> Self {
+        let mut rules = configured(&cluster.rules, number);
         rules.me = Holder { worker: format!("worker-{number}"), incarnation: restarts.to_string() };
         Self {
             pool: Pool::new(rules),
-            heard: None,
+            view: View::Listing(cluster.events.len()),
             answers: Vec::new(),
             builds: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -229,20 +248,29 @@ impl Worker {
         self.waiting.insert(ticket, (app, trust));
     }
 
-    /// Lists everything, or hears what happened since.
-    fn hear(&mut self, cluster: &Cluster, now: Timestamp) {
-        match self.heard {
-            None => self.pool.resync(cluster.pods.values().cloned().collect(), now),
-            Some(heard) => {
-                for event in &cluster.events[heard..] {
-                    match event {
-                        Event::Seen(daemon) => self.pool.see(daemon.clone(), now),
-                        Event::Gone(last) => self.pool.gone(&last.uid, Some(last), now),
-                    }
+    /// Hears what happened, after a list of what there was before. `late` if that list comes alone.
+    fn hear(&mut self, cluster: &Cluster, now: Timestamp, late: bool) {
+        let heard = match self.view {
+            View::Listing(listed) => {
+                self.pool.resync(cluster.as_of(listed), now);
+                self.view = View::Watching(listed);
+                if late {
+                    return;
                 }
+                listed
+            }
+            View::Watching(heard) => heard,
+        };
+        for event in &cluster.events[heard..] {
+            match event {
+                Event::Seen(daemon) => self.pool.see(daemon.clone(), now),
+                Event::Gone(last) => self.pool.gone(&last.uid, Some(last), now),
             }
         }
-        self.heard = Some(cluster.events.len());
+        self.view = View::Watching(cluster.events.len());
+        let known: BTreeSet<&Uid> = self.pool.daemons().map(|daemon| &daemon.uid).collect();
+        let there: BTreeSet<&Uid> = cluster.pods.values().map(|pod| &pod.uid).collect();
+        assert_eq!(known, there, "whoever has heard everything knows what there is");
     }
 
     fn answer(&mut self, action: &Action, attempt: Attempt, now: Timestamp) -> Option<Grant> {
@@ -274,12 +302,13 @@ impl World {
             if self.trouble && self.chance.one_in(100) {
                 self.restart(number);
             }
-            // A view may be late by any number of steps, and a watch may have to start over.
+            // A view may be late by any number of steps.
             if !self.trouble || !self.chance.one_in(3) {
-                if self.trouble && self.chance.one_in(50) {
-                    self.workers[number].heard = None;
-                }
-                self.workers[number].hear(&self.cluster, self.now);
+                self.workers[number].hear(&self.cluster, self.now, self.trouble);
+            }
+            // A watch may have to start over. Until its list is there, answers tell of what is newer than that.
+            if self.trouble && self.chance.one_in(50) {
+                self.workers[number].view = View::Listing(self.cluster.events.len());
             }
             self.answer(number);
             self.end_builds(number);
@@ -293,7 +322,7 @@ impl World {
     fn restart(&mut self, number: usize) {
         let old = &self.workers[number];
         let asked: Vec<_> = old.waiting.values().cloned().collect();
-        self.workers[number] = Worker::start(&self.cluster.rules, number, old.restarts + 1);
+        self.workers[number] = Worker::start(&self.cluster, number, old.restarts + 1);
         for need in asked {
             self.workers[number].join(need, self.now);
         }
@@ -380,11 +409,11 @@ proptest! {
         if rootless {
             rules.isolation = Isolation::Rootless;
         }
-        let crew = (0..workers).map(|number| Worker::start(&rules, number, 0)).collect();
         let cluster = Cluster {
             pods: BTreeMap::new(), events: Vec::new(), ready_at: BTreeMap::new(), gone_at: BTreeMap::new(), served: BTreeMap::new(),
             beaten_at: BTreeMap::new(), version: 0, made: 0, rules,
         };
+        let crew = (0..workers).map(|number| Worker::start(&cluster, number, 0)).collect();
         let mut world =
             World { cluster, workers: crew, now: Timestamp(1_000_000), chance: Chance(seed), trouble: true };
         for _ in 0..400 {

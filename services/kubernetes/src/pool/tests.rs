@@ -497,6 +497,23 @@ fn late_answers_of_renewals_and_looks_bring_no_daemon_back() {
     assert_eq!(pool.daemons().count(), 0);
 }
 
+/// The watch had to start over, and its list is from before the pod was made.
+#[test]
+fn a_pod_that_an_older_list_lacks_is_known_again_as_soon_as_the_watch_tells_of_it() {
+    let mut pool = pool_by(quiet(), vec![]);
+    pool.join(app("citation"), atlas(), START);
+    assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
+    let made = AppDaemon::ready(0).phase(Phase::Starting(None)).daemon();
+    pool.created(0, Attempt::Done(Box::new(made.clone())), at(1), 0.0);
+    pool.resync(vec![], at(2));
+    pool.see(made.clone(), at(2));
+    assert_eq!((pool.daemons().count(), pool.decide(at(2), 0.0)), (1, vec![]));
+    // And so is one that the next list has.
+    pool.resync(vec![], at(3));
+    pool.resync(vec![made], at(4));
+    assert_eq!((pool.daemons().count(), pool.decide(at(4), 0.0)), (1, vec![]));
+}
+
 /// Whatever the reason why the pool believes in it.
 #[test]
 fn a_pod_that_the_api_server_does_not_know_any_more_is_forgotten() {
