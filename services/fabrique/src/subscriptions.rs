@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fabrique_core::id::{AppName, BranchName, RelPath, RepoName, Revision};
 use fabrique_declarations::contract;
-use fabrique_gitops::Tree;
+use fabrique_gitops::{Tree, layout};
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortResult;
 use fabrique_ports::delivery::Push;
@@ -116,8 +116,22 @@ impl Subscriptions for RegisteredApps {
             return Ok(registrations.apps.keys().cloned().collect());
         };
         let changed: Vec<RelPath> = changed.iter().filter_map(|path| RelPath::parse(path).ok()).collect();
-        Ok(registrations.touching(&changed))
+        Ok(concerned(&apps, &changed))
     }
+}
+
+/// The apps that a push from before these registrations concerns, by the paths that it changed: those that it
+/// unregistered too, of which only the path tells.
+fn concerned(apps: &Apps, changed: &[RelPath]) -> BTreeSet<AppName> {
+    let mut concerned = apps.registrations.touching(changed);
+    concerned.extend(changed.iter().filter_map(registered_by));
+    concerned
+}
+
+/// The app whose registration lies at a path.
+fn registered_by(path: &RelPath) -> Option<AppName> {
+    let name = AppName::parse(path.as_str().split('/').nth(1)?).ok()?;
+    (layout::registration_of(&name) == *path).then_some(name)
 }
 
 /// The apps whose files differ: registered before, now, or both. What the contract says concerns all that declare
@@ -139,4 +153,37 @@ fn differing<'t>(before: &'t Tree, now: &'t Tree) -> BTreeSet<&'t RelPath> {
         old.iter().filter(|(path, entry)| new.get(*path) != Some(*entry)).map(|(path, _)| *path);
     let added = new.keys().filter(|path| !old.contains_key(*path)).copied();
     gone_or_changed.chain(added).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use fabrique_gitops::{Entry, Rules};
+
+    use super::*;
+
+    fn paths(paths: &[&str]) -> Vec<RelPath> {
+        paths.iter().map(|path| RelPath::parse(path).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_push_concerns_the_apps_that_it_unregistered_too() {
+        let citation = "apiVersion: fabrique/v1\nkind: App\nmetadata: {name: citation}\nspec:\n  \
+                        source: {repo: atlas/citation}\n  image: registry:80/citation\n";
+        let file = (RelPath::parse("apps/citation/app.yaml").unwrap(), Entry::regular(citation.to_owned()));
+        let rules = Rules { registries: vec!["registry:80".to_owned()] };
+        let apps =
+            Apps::parse(Revision::parse(&"a".repeat(40)).unwrap(), [file].into_iter().collect(), &rules);
+        assert_eq!(apps.registrations.apps.len(), 1, "{:?}", apps.registrations.findings);
+        let by = |changed: &[&str]| {
+            let names = concerned(&apps, &paths(changed));
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            by(&["apps/ledger/app.yaml", "apps/citation/prod/kustomization.yaml"]),
+            ["citation", "ledger"]
+        );
+        assert_eq!(by(&["contract.yaml", "apps/ledger/app.yaml"]), ["citation", "ledger"]);
+        let none = ["README.md", "apps", "apps/app.yaml", "apps/ledger/prod/app.yaml", "old/ledger/app.yaml"];
+        assert!(by(&none).is_empty(), "{:?}", by(&none));
+    }
 }
