@@ -181,7 +181,7 @@ impl Cluster {
 
     /// The pod first and its certificate right after: the Secret belongs to the pod, and the node waits for it.
     async fn create(&self, action: &Action, make: &Make) -> Result<Option<Daemon>, KubernetesError> {
-        let Action::Create { seat, trust, resources, avoid } = action else { return Ok(None) };
+        let Action::Create { seat, trust, resources, avoid, .. } = action else { return Ok(None) };
         let name = pod_name(*seat);
         // Of its own, since the Secret of the seat's last pod may still be on its way out.
         let secret = format!("{name}-{}", self.ambient.ulid());

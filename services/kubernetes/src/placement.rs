@@ -330,11 +330,11 @@ impl Shared {
         }
         let (now, jitter) = (self.cluster.now(), self.cluster.jitter());
         self.change(|state| match &action {
-            Action::Create { seat, trust, .. } => {
+            Action::Create { seat, number, trust, .. } => {
                 if matches!(attempt, Attempt::Done(_)) {
                     tracing::info!(pod = pod_name(*seat), %trust, "a builder was made");
                 }
-                state.pool.created(*seat, attempt, now, jitter);
+                state.pool.created(*seat, *number, attempt, now, jitter);
             }
             Action::Claim { uid, .. } => {
                 let grant = state.pool.claimed(uid, attempt, now);

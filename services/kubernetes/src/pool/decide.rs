@@ -61,7 +61,8 @@ impl Pool {
         }
         let mut failed_to_start = false;
         for tracked in self.daemons.values_mut() {
-            let unsure = self.unsure.contains(&tracked.daemon.seat);
+            let making = self.making.get(&tracked.daemon.seat);
+            let unsure = making.is_some_and(|making| making.is_unsure_of(&tracked.daemon.uid));
             let unfinished = unsure && self.rules.is_unfinished(tracked, now);
             let why = unfinished.then_some(Retirement::Unfinished);
             let why = why.or_else(|| self.rules.retirement(tracked, now, &mut spare));
@@ -213,10 +214,9 @@ impl Pool {
         // The lowest, as everybody does, so that two who miss the same daemon make one.
         let seat = (0..self.rules.pool.total).find(|&seat| self.is_empty(seat));
         let Some(seat) = seat.filter(|_| !full && now >= self.create_after) else { return false };
-        // What shows up now may be what is being made.
-        self.unsure.remove(&seat);
+        let number = self.making.entry(seat).or_default().begin();
         self.coming.insert(seat, Coming { trust: trust.clone(), resources, until: None });
-        actions.push(Action::Create { seat, trust: trust.clone(), resources, avoid });
+        actions.push(Action::Create { seat, number, trust: trust.clone(), resources, avoid });
         true
     }
 

@@ -4,28 +4,68 @@
 //! lost (it took too long, or a proxy gave up and the attempt that the client then made found the pod there), the
 //! second is never sent, and the pod would count as one on its way until it is overdue: longer than anybody waits. So
 //! a seat whose pod nobody answered for is remembered, and a pod of ours that shows up in it is deleted at once.
+//!
+//! An answer may come when its pod is gone already and the next one is being made in its seat: it is about its own
+//! attempt only.
 
 use fabrique_core::time::Timestamp;
 
-use super::{Attempt, FIRST_PAUSE, Phase, Pool, Rules, Tracked, Use};
+use super::{Attempt, FIRST_PAUSE, Phase, Pool, Rules, Tracked, Uid, Use};
+
+/// Our attempts in one seat.
+#[derive(Debug, Default)]
+pub(super) struct Making {
+    /// The number of the latest.
+    latest: u64,
+    /// Whether a pod of ours may stand there that nobody finished.
+    unsure: bool,
+    /// The pod that was answered for last: it has its certificate.
+    finished: Option<Uid>,
+}
+
+impl Making {
+    /// The number of the next attempt. What shows up from now on may be what is being made.
+    pub(super) fn begin(&mut self) -> u64 {
+        self.latest += 1;
+        self.unsure = false;
+        self.latest
+    }
+
+    /// Whether this pod, if it is of ours, may be one that nobody finished.
+    pub(super) fn is_unsure_of(&self, uid: &Uid) -> bool {
+        self.unsure && self.finished.as_ref() != Some(uid)
+    }
+}
 
 impl Pool {
-    /// The answer to [`Action::Create`](super::Action::Create). `jitter` is between zero and one.
-    pub fn created(&mut self, seat: u16, attempt: Attempt, now: Timestamp, jitter: f64) {
+    /// The answer to [`Action::Create`](super::Action::Create), to the attempt of that `number` in its seat. `jitter`
+    /// is between zero and one.
+    pub fn created(&mut self, seat: u16, number: u64, attempt: Attempt, now: Timestamp, jitter: f64) {
+        let making = self.making.get_mut(&seat).filter(|making| making.latest == number);
         match attempt {
             Attempt::Done(daemon) => {
-                self.unsure.remove(&seat);
+                // Also of a pod that is gone by now.
+                if making.is_some() {
+                    self.coming.remove(&seat);
+                }
+                let uid = daemon.uid.clone();
                 self.hear(*daemon, now);
+                if self.daemons.contains_key(&uid) {
+                    self.making.entry(seat).or_default().finished = Some(uid);
+                }
             }
             Attempt::Conflict | Attempt::Gone => {
-                self.unsure.insert(seat);
+                let Some(making) = making else { return };
+                making.unsure = true;
                 if let Some(coming) = self.coming.get_mut(&seat) {
                     coming.until = Some(now.after(FIRST_PAUSE));
                 }
             }
             Attempt::Failed(problem) => {
-                self.unsure.insert(seat);
-                self.coming.remove(&seat);
+                if let Some(making) = making {
+                    making.unsure = true;
+                    self.coming.remove(&seat);
+                }
                 self.trouble = Some(problem);
                 self.pause(now, jitter);
             }
@@ -104,7 +144,7 @@ mod tests {
                     pool.see(made(), at(1));
                     assert_eq!(pool.decide(at(1), 0.0), [], "its certificate may be on its way");
                 }
-                pool.created(0, answer.clone(), at(10), 0.0);
+                pool.created(0, 1, answer.clone(), at(10), 0.0);
                 pool.see(made(), at(10));
                 let actions = pool.decide(at(10), 0.0);
                 assert_eq!(deleted(&actions), [(0, Retirement::Unfinished)], "{answer:?} {shown_first}");
@@ -125,7 +165,7 @@ mod tests {
         ];
         for (other, answer) in other.into_iter().zip(lost().into_iter().cycle()) {
             let mut pool = asking();
-            pool.created(0, answer, at(10), 0.0);
+            pool.created(0, 1, answer, at(10), 0.0);
             pool.see(other, at(10));
             assert_eq!(deleted(&pool.decide(at(10), 0.0)), []);
         }
@@ -134,13 +174,54 @@ mod tests {
     #[test]
     fn a_pod_that_is_answered_for_starts_in_peace() {
         let mut pool = asking();
-        pool.created(0, Attempt::Failed("no answer within 10 s".into()), at(10), 0.0);
+        pool.created(0, 1, Attempt::Failed("no answer within 10 s".into()), at(10), 0.0);
         // Again, and this time the watch is faster than the answer.
         let again = pool.decide(at(12), 0.0);
         assert!(matches!(&again[..], [Action::Create { seat: 0, .. }]), "{again:?}");
         pool.see(made(), at(12));
         assert_eq!(pool.decide(at(12), 0.0), []);
-        pool.created(0, Attempt::Done(Box::new(made())), at(13), 0.0);
+        pool.created(0, 2, Attempt::Done(Box::new(made())), at(13), 0.0);
         assert_eq!(pool.decide(at(13), 0.0), []);
+    }
+    /// Its certificate was still being written when somebody removed it.
+    #[test]
+    fn a_late_answer_says_nothing_about_the_next_pod_in_its_seat() {
+        for answer in lost() {
+            for shown_first in [true, false] {
+                let mut pool = asking();
+                pool.see(made(), at(1));
+                pool.gone(&made().uid, None, at(2));
+                let again = pool.decide(at(2), 0.0);
+                assert!(matches!(&again[..], [Action::Create { seat: 0, number: 2, .. }]), "{again:?}");
+                let next = Daemon { uid: Uid("uid-next".into()), ..made() };
+                if shown_first {
+                    pool.see(next.clone(), at(3));
+                }
+                pool.created(0, 1, answer.clone(), at(3), 0.0);
+                assert_eq!(pool.decide(at(9), 0.0), [], "it is on its way: {answer:?} {shown_first}");
+                pool.see(next.clone(), at(9));
+                assert_eq!(pool.decide(at(9), 0.0), [], "its certificate may be on its way");
+                pool.created(0, 2, Attempt::Done(Box::new(next)), at(10), 0.0);
+                assert_eq!(pool.decide(at(10), 0.0), []);
+            }
+        }
+    }
+
+    /// A list that was older than the pod had made its seat look empty.
+    #[test]
+    fn a_pod_that_was_answered_for_outlives_an_attempt_at_another_in_its_seat() {
+        for shown_first in [true, false] {
+            let mut pool = asking();
+            pool.created(0, 1, Attempt::Done(Box::new(made())), at(1), 0.0);
+            pool.resync(vec![], at(2));
+            let again = pool.decide(at(2), 0.0);
+            assert!(matches!(&again[..], [Action::Create { seat: 0, number: 2, .. }]), "{again:?}");
+            if shown_first {
+                pool.see(made(), at(2));
+            }
+            pool.created(0, 2, Attempt::Conflict, at(3), 0.0);
+            pool.see(made(), at(3));
+            assert_eq!(pool.decide(at(9), 0.0), [], "{shown_first}");
+        }
     }
 }

@@ -34,6 +34,7 @@ use fabrique_core::time::Timestamp;
 pub(crate) use self::daemon::with_app;
 pub use self::daemon::{Claim, Daemon, Holder, Phase, Uid, read};
 use self::elsewhere::Avoided;
+use self::making::Making;
 use self::others::Silence;
 use crate::autopsy::Cause;
 use crate::config::{AppMemory, Bytes, Isolation, PoolSettings, Resources};
@@ -133,6 +134,8 @@ pub enum Action {
     Create {
         /// Its seat, and so its name.
         seat: u16,
+        /// Which attempt of ours in this seat it is.
+        number: u64,
         /// For whom.
         trust: TrustDomain,
         /// What it has.
@@ -285,8 +288,8 @@ pub struct Pool {
     wishes: BTreeMap<AppName, BuildResources>,
     /// Nodes that failed builds, by app.
     avoided: BTreeMap<AppName, Vec<Avoided>>,
-    /// Seats in which a pod of ours may stand that nobody finished.
-    unsure: BTreeSet<u16>,
+    /// Our attempts at pods, by seat.
+    making: BTreeMap<u16, Making>,
     /// No pod is made before this.
     create_after: Timestamp,
     /// Attempts at pods that failed in a row.
@@ -314,7 +317,7 @@ impl Pool {
             grown: BTreeMap::new(),
             wishes: BTreeMap::new(),
             avoided: BTreeMap::new(),
-            unsure: BTreeSet::new(),
+            making: BTreeMap::new(),
             create_after: Timestamp(0),
             failures: 0,
             trouble: None,

@@ -275,7 +275,7 @@ impl Worker {
 
     fn answer(&mut self, action: &Action, attempt: Attempt, now: Timestamp) -> Option<Grant> {
         match action {
-            Action::Create { seat, .. } => self.pool.created(*seat, attempt, now, 0.5),
+            Action::Create { seat, number, .. } => self.pool.created(*seat, *number, attempt, now, 0.5),
             Action::Claim { uid, .. } => return self.pool.claimed(uid, attempt, now),
             Action::Release { uid, .. } => self.pool.released(uid, attempt, now),
             Action::Renew { uid, .. } => self.pool.renewed(uid, attempt, now),

@@ -403,7 +403,8 @@ fn attempts_that_fail_come_ever_more_seldom() {
     for second in 0..600 {
         for seat in creates(&pool.decide(at(second), 0.5)) {
             attempts.push(second);
-            pool.created(seat, Attempt::Failed("quota exceeded".into()), at(second), 0.5);
+            let number = attempts.len().try_into().unwrap();
+            pool.created(seat, number, Attempt::Failed("quota exceeded".into()), at(second), 0.5);
         }
     }
     assert!((15..40).contains(&attempts.len()), "{attempts:?}");
@@ -415,7 +416,7 @@ fn a_seat_that_somebody_else_filled_is_left_until_the_view_shows_it() {
     let mut pool = pool_by(quiet(), vec![]);
     pool.join(app("citation"), atlas(), START);
     assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
-    pool.created(0, Attempt::Conflict, START, 0.0);
+    pool.created(0, 1, Attempt::Conflict, START, 0.0);
     assert_eq!(pool.decide(START, 0.0), []);
     // It was one of those that are just going: the seat is free again.
     assert_eq!(creates(&pool.decide(at(1), 0.0)), [0]);
@@ -469,7 +470,7 @@ fn a_pod_that_is_gone_is_not_brought_back_by_the_answer_of_whoever_made_it() {
     pool.see(made.clone(), at(1));
     pool.gone(&made.uid, None, at(2));
     assert_eq!(creates(&pool.decide(at(2), 0.0)), [0], "the seat is empty");
-    pool.created(0, Attempt::Done(Box::new(made)), at(3), 0.0);
+    pool.created(0, 1, Attempt::Done(Box::new(made)), at(3), 0.0);
     assert_eq!(pool.daemons().count(), 0);
     // Nor does it stand for the one that is being made now.
     assert_eq!(pool.decide(at(4), 0.0), []);
@@ -482,8 +483,9 @@ fn a_pod_that_was_never_seen_and_is_gone_is_not_brought_back_either() {
     assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
     let made = AppDaemon::ready(0).phase(Phase::Starting(None)).daemon();
     pool.gone(&made.uid, Some(&made), at(1));
-    pool.created(0, Attempt::Done(Box::new(made)), at(2), 0.0);
+    pool.created(0, 1, Attempt::Done(Box::new(made)), at(2), 0.0);
     assert_eq!(pool.daemons().count(), 0);
+    assert_eq!(creates(&pool.decide(at(2), 0.0)), [0], "nobody waits for it");
 }
 
 #[test]
@@ -504,7 +506,7 @@ fn a_pod_that_an_older_list_lacks_is_known_again_as_soon_as_the_watch_tells_of_i
     pool.join(app("citation"), atlas(), START);
     assert_eq!(creates(&pool.decide(START, 0.0)), [0]);
     let made = AppDaemon::ready(0).phase(Phase::Starting(None)).daemon();
-    pool.created(0, Attempt::Done(Box::new(made.clone())), at(1), 0.0);
+    pool.created(0, 1, Attempt::Done(Box::new(made.clone())), at(1), 0.0);
     pool.resync(vec![], at(2));
     pool.see(made.clone(), at(2));
     assert_eq!((pool.daemons().count(), pool.decide(at(2), 0.0)), (1, vec![]));
