@@ -173,8 +173,7 @@ async fn a_branch_that_does_not_exist_is_said_and_built_once_it_does() {
     stage.hook("cluster", "apps").await.unwrap();
     let follow_release = |text: String| text.replace("branch: main", "branch: release");
     person_rewrites(&stage, "apps/citation/app.yaml", follow_release).await;
-    let reason = stage.decided("citation", "release").await.unwrap();
-    assert_eq!(reason, "nothing to build: atlas/citation has no branch release");
+    stage.decided("citation", "nothing to build: atlas/citation has no branch release").await.unwrap();
 
     app.source.branch("release").await.unwrap();
     let revision = app.push("released").await.unwrap();
