@@ -137,7 +137,7 @@ pub async fn sync(ports: &SyncPorts, mirrors: &[Mirrored], patience: Duration, d
         let (repo, github) = (mirrored.repo.clone(), mirrored.github.clone());
         synced.mirrors.push(SyncedRepo { repo, github, apps, failed });
     }
-    synced.mirrors.sort_by(|one, other| one.repo.to_string().cmp(&other.repo.to_string()));
+    synced.mirrors.sort_by_key(|mirror| mirror.repo.to_string());
     synced
 }
 
