@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::try_join;
 
 use super::cgroups;
+use super::kubectl::Kubectl;
 use super::namespace::Namespace;
 use super::pki::Pki;
 use super::plan::{DNS_SERVICE, Node, PODS, REGISTRY, SERVICES};
@@ -14,11 +16,15 @@ use crate::install::{Cache, Product};
 use crate::peer::{Peer, Ready};
 use crate::spawn::{Entry, Launch};
 use crate::template::fill;
+use crate::wait::wait_until;
 
 const CONTAINERD: &str = include_str!("../../config/cluster/containerd.toml");
 const REGISTRY_HOSTS: &str = include_str!("../../config/cluster/registry-hosts.toml");
 const NETWORKS: &str = include_str!("../../config/cluster/cni.conflist");
 const KUBELET: &str = include_str!("../../config/cluster/kubelet.yaml");
+
+/// How long a kubelet may take to register its node.
+const REGISTERED: Duration = Duration::from_secs(90);
 
 /// The processes of one node, dropped in this order.
 #[derive(Debug)]
@@ -82,8 +88,17 @@ impl<'a> Starting<'a> {
     }
 
     /// Starts what asks the API server, which knows the node already.
-    pub(crate) async fn rest(&self) -> Result<(Peer, Peer, Peer)> {
-        try_join!(self.kubelet(), self.kube_proxy(), self.kube_router())
+    pub(crate) async fn rest(&self, kubectl: &Kubectl) -> Result<(Peer, Peer, Peer)> {
+        let (kubelet, kube_proxy) = try_join!(self.kubelet(), self.kube_proxy())?;
+        // kube-router ends at once where its node has no address, which is the kubelet's to tell.
+        let node = self.node.name;
+        let address = "-o=jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";
+        wait_until(&format!("{node} to have an address"), REGISTERED, || async {
+            let found = kubectl.run(&["get", "node", node, address], "").await.ok()?;
+            (!found.trim().is_empty()).then_some(())
+        })
+        .await?;
+        Ok((kubelet, kube_proxy, self.kube_router().await?))
     }
 
     async fn kubelet(&self) -> Result<Peer> {

@@ -140,7 +140,7 @@ pub(super) async fn populate(
         let folder = folder.join(node.name);
         let starting = Starting::new(*node, cache, pki, &folder, namespace)?;
         let containerd = starting.containerd(&images.pause).await?;
-        let (kubelet, kube_proxy, kube_router) = starting.rest().await?;
+        let (kubelet, kube_proxy, kube_router) = starting.rest(kubectl).await?;
         anyhow::Ok(Machine { containerd, kubelet, kube_proxy, kube_router })
     }));
     let base = base_yaml(&images)?;
