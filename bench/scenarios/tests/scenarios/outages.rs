@@ -33,12 +33,24 @@ async fn api_away(installation: &'static Installation) -> Result<()> {
 }
 
 async fn containerd_restarted(installation: &'static Installation) -> Result<()> {
-    let build = UnderWay::push(installation, seeded::app()?).await?;
+    // The forge tries a delivery once, and the cluster's network may still be about to recover from an API server that
+    // was away: what is lost then is the sweep's to find, which comes every few minutes outside of scenarios.
+    let build = tokio::select! {
+        build = UnderWay::push(installation, seeded::app()?) => build?,
+        stopped = swept_again_and_again(installation) => return stopped,
+    };
     let containerd = installation.cluster.peer(&format!("containerd-{}", build.node));
     containerd.kill9().await?;
     containerd.start_again().await?;
     nodes_ready(installation).await?;
     build.ends_in_one_commit(Told::Nothing).await
+}
+
+/// Ends only when a sweep fails.
+async fn swept_again_and_again(installation: &Installation) -> Result<()> {
+    loop {
+        installation.job("reconciler").await?;
+    }
 }
 
 async fn nodes_ready(installation: &Installation) -> Result<()> {
