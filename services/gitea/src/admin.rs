@@ -53,7 +53,7 @@ impl Administrator {
 
     async fn send(&self, method: Method, path: &Path, body: &Value) -> Result<Answer, GiteaError> {
         let answer = self.0.send(Purpose::Admin, method, path, Some(body)).await?;
-        if answer.status.is_success() { Ok(answer) } else { Err(answer.refused()) }
+        if answer.status.is_success() { Ok(answer) } else { Err(not_done(answer)) }
     }
 
     async fn found(&self, repo: &RepoName, branch: &BranchName) -> Result<RepositoryState, GiteaError> {
@@ -166,7 +166,7 @@ impl ForgeSetup for Administrator {
             StatusCode::CREATED => Ok(()),
             // There are files already: of somebody who was faster, or of an attempt that was not answered.
             StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
-            _ => Err(answer.refused().into()),
+            _ => Err(not_done(answer).into()),
         }
     }
 
@@ -195,7 +195,7 @@ impl ForgeSetup for Administrator {
         let path = Path::repo(repo).then(["collaborators", login, "permission"]);
         let answer = self.0.get(Purpose::Admin, &path).await?;
         if answer.status != StatusCode::OK {
-            return Err(answer.refused().into());
+            return Err(not_done(answer).into());
         }
         Ok(match answer.json::<Given>()?.permission.as_str() {
             "none" => Right::None,
@@ -257,6 +257,14 @@ impl ForgeSetup for Administrator {
             StatusCode::NO_CONTENT | StatusCode::NOT_FOUND => Ok(()),
             _ => Err(answer.refused().into()),
         }
+    }
+}
+
+/// Of what a look has just found, or missed: the next look tells what has become of it.
+fn not_done(answer: Answer) -> GiteaError {
+    match answer.status {
+        StatusCode::NOT_FOUND | StatusCode::CONFLICT => answer.overtaken(),
+        _ => answer.refused(),
     }
 }
 

@@ -272,18 +272,27 @@ impl Answer {
     }
 
     pub(crate) fn refused(self) -> GiteaError {
+        GiteaError::Refused {
+            message: self.said(),
+            request: self.request,
+            status: self.status,
+            purpose: self.purpose,
+            with_token: self.with_token,
+        }
+    }
+
+    pub(crate) fn overtaken(self) -> GiteaError {
+        GiteaError::Overtaken { message: self.said(), request: self.request, status: self.status }
+    }
+
+    /// Gitea's own words about a failure.
+    fn said(&self) -> String {
         #[derive(serde::Deserialize)]
         struct Said {
             message: String,
         }
         let said: Option<Said> = serde_json::from_slice(&self.body).ok();
-        GiteaError::Refused {
-            request: self.request,
-            status: self.status,
-            message: said.map(|said| escaped(&said.message, 200)).unwrap_or_default(),
-            purpose: self.purpose,
-            with_token: self.with_token,
-        }
+        said.map(|said| escaped(&said.message, 200)).unwrap_or_default()
     }
 }
 

@@ -33,6 +33,17 @@ pub enum GiteaError {
         /// Whether there was a token at all.
         with_token: bool,
     },
+    /// What a step of the administrator is about was made or removed since it was looked at. Gitea does that by itself: it takes
+    /// back a repository whose maker went away before it was whole.
+    #[error("{request} was answered {status}{}: it was made or removed meanwhile", said(message))]
+    Overtaken {
+        /// Method and path.
+        request: String,
+        /// The status.
+        status: StatusCode,
+        /// Gitea's own words, cut and escaped.
+        message: String,
+    },
     /// A redirect to another server, which a token must not follow, or one redirect too many.
     #[error("{request} was redirected away from the configured server, or in circles")]
     RedirectedAway {
@@ -76,7 +87,7 @@ impl GiteaError {
     fn fault(&self) -> (Fault, Option<String>) {
         match self {
             GiteaError::Configuration(_) => (Fault::Denied, None),
-            GiteaError::NoAnswer { .. } => (Fault::Transient, None),
+            GiteaError::NoAnswer { .. } | GiteaError::Overtaken { .. } => (Fault::Transient, None),
             GiteaError::Refused { status, purpose, with_token, .. } => {
                 refusal(*status, *purpose, *with_token)
             }

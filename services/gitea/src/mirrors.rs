@@ -6,7 +6,9 @@
 use async_trait::async_trait;
 use fabrique_core::id::RepoName;
 use fabrique_ports::PortResult;
-use fabrique_ports::upstream::{MirrorOutcome, Mirrors, SyncRequest, WantedMirror};
+use fabrique_ports::upstream::{
+    AccountRight, MirrorOutcome, Mirrors, RightOutcome, SyncRequest, WantedMirror,
+};
 use reqwest::{Method, StatusCode};
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
@@ -21,6 +23,10 @@ use crate::text::escaped;
 const NEVER: &str = "0s";
 /// GitHub and Gitea take a token as the password of any user.
 const TOKEN_USER: &str = "x-access-token";
+
+/// Whoever uses a mirror, beside who makes it: what each needs there, and not more. Gitea demands the right to write for a
+/// commit status.
+const RIGHTS: [(Purpose, &str); 2] = [(Purpose::Read, "read"), (Purpose::Status, "write")];
 
 /// A repository as Gitea tells it.
 #[derive(Deserialize)]
@@ -37,6 +43,14 @@ struct Found {
 impl Mirrors for Gitea {
     async fn ensure_mirror(&self, wanted: &WantedMirror, dry_run: bool) -> PortResult<MirrorOutcome> {
         Ok(self.ensured_mirror(wanted, dry_run).await?)
+    }
+
+    async fn ensure_rights(&self, repo: &RepoName, dry_run: bool) -> PortResult<Vec<AccountRight>> {
+        let mut rights = Vec::with_capacity(RIGHTS.len());
+        for (purpose, needs) in RIGHTS {
+            rights.push(self.ensured_right(repo, purpose, needs, dry_run).await?);
+        }
+        Ok(rights)
     }
 
     async fn request_sync(&self, repo: &RepoName) -> PortResult<SyncRequest> {
@@ -86,6 +100,99 @@ impl Gitea {
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(answer.refused()),
         }
+    }
+
+    /// What a token may is asked with the token itself: the right may come by a team as well.
+    async fn ensured_right(
+        &self,
+        repo: &RepoName,
+        purpose: Purpose,
+        needs: &'static str,
+        dry_run: bool,
+    ) -> Result<AccountRight, GiteaError> {
+        let of = |account, outcome| AccountRight { purpose: purpose.as_str(), needs, account, outcome };
+        if self.config().tokens.of(purpose).is_none() {
+            return Ok(of(None, RightOutcome::Unseen));
+        }
+        let account = self.account(purpose).await?;
+        match self.may(repo, purpose).await? {
+            Some(true) => return Ok(of(account, RightOutcome::Present)),
+            Some(false) => {}
+            // Of its account nothing is known, and a right that is given over a greater one would take that away.
+            None => {
+                let what =
+                    format!("the `{purpose}` token may not look at {repo}: it needs {}", purpose.needs());
+                return Ok(of(account, RightOutcome::Missing(what)));
+            }
+        }
+        let Some(login) = account else {
+            let what = format!(
+                "the `{purpose}` token may not tell whose it is: give its account `{needs}` in {repo}, or the token the \
+                 scope read:user"
+            );
+            return Ok(of(None, RightOutcome::Missing(what)));
+        };
+        if dry_run {
+            return Ok(of(Some(login), RightOutcome::Granted));
+        }
+        let path = Path::repo(repo).then(["collaborators", &login]);
+        let body = json!({ "permission": needs });
+        let answer = self.send(Purpose::Hooks, Method::PUT, &path, Some(&body)).await?;
+        let outcome = match answer.status {
+            StatusCode::NO_CONTENT if self.may(repo, purpose).await? == Some(true) => RightOutcome::Granted,
+            StatusCode::NO_CONTENT => RightOutcome::Missing(format!(
+                "{login} has `{needs}` in {repo} now, and its token may still not: give the token {}",
+                purpose.needs()
+            )),
+            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY => {
+                let login = escaped(&login, 80);
+                let why = escaped(&answer.refused().to_string(), 300);
+                RightOutcome::Missing(format!("give {login} `{needs}` in {repo}: {why}"))
+            }
+            _ => return Err(answer.refused()),
+        };
+        Ok(of(Some(login), outcome))
+    }
+
+    /// Whose token it is; nothing where the token may not ask.
+    async fn account(&self, purpose: Purpose) -> Result<Option<String>, GiteaError> {
+        #[derive(Deserialize)]
+        struct User {
+            login: String,
+        }
+        let answer = self.get(purpose, &Path::new(["user"])).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<User>()?.login)),
+            StatusCode::FORBIDDEN => Ok(None),
+            _ => Err(answer.refused()),
+        }
+    }
+
+    /// Whether a token's account may do in the repository what the token is for; nothing where the token itself may not
+    /// ask.
+    async fn may(&self, repo: &RepoName, purpose: Purpose) -> Result<Option<bool>, GiteaError> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct May {
+            push: bool,
+            pull: bool,
+        }
+        #[derive(Deserialize)]
+        struct Seen {
+            #[serde(default)]
+            permissions: May,
+        }
+        let answer = self.get(purpose, &Path::repo(repo)).await?;
+        let may = match answer.status {
+            StatusCode::OK => answer.json::<Seen>()?.permissions,
+            StatusCode::NOT_FOUND => May::default(),
+            StatusCode::FORBIDDEN => return Ok(None),
+            _ => return Err(answer.refused()),
+        };
+        Ok(Some(match purpose {
+            Purpose::Read => may.pull,
+            Purpose::Status | Purpose::Hooks | Purpose::Apps | Purpose::Admin => may.push,
+        }))
     }
 
     async fn create_mirror(&self, wanted: &WantedMirror) -> Result<MirrorOutcome, GiteaError> {

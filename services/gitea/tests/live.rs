@@ -10,13 +10,14 @@ use axum::http::HeaderMap;
 use axum::routing::post;
 use fabrique_bed::{Bed, GitRepo, wait_until};
 use fabrique_core::id::{BranchName, RelPath, RepoName, Revision};
-use fabrique_gitea::{Deliveries, Gitea, GiteaConfig, Purpose};
+use fabrique_gitea::{Administrator, Deliveries, Gitea, GiteaConfig, Purpose};
 use fabrique_ports::Fault;
 use fabrique_ports::delivery::{Delivery, DeliveryReader, RawDelivery};
 use fabrique_ports::forge::{
     BranchHead, CommitStatus, Forge, ForgeFile, ForgeInspection, HookDifference, HookOutcome, Hooks,
     StatusOutcome, StatusState, WantedHook,
 };
+use fabrique_ports::setup::{ForgeSetup as _, RepositoryState};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{OnceCell, mpsc};
@@ -271,6 +272,27 @@ async fn refusals_say_which_token_to_mend() {
     let error = revoked.branch_head(&app, &branch("main")).await.unwrap_err();
     assert_eq!(error.fault(), Fault::Denied, "{error}");
     assert!(error.to_string().contains("`read` token"), "{error}");
+}
+
+#[tokio::test]
+async fn what_was_made_or_removed_since_it_was_looked_at_is_worth_another_look() {
+    let gitea = bed().await.gitea();
+    let administrator =
+        Administrator::of(&admin(bed().await), gitea.admin_user(), gitea.admin_password().into());
+    let (apps, main) = (repo("overtaken/apps"), branch("main"));
+    administrator.make_organisation("overtaken").await.unwrap();
+    let files = [(RelPath::parse("README.md").unwrap(), b"x".to_vec())];
+    let gone = administrator.put_first(&apps, &main, &files, "Begin").await.unwrap_err();
+    assert!(gone.transient() && gone.to_string().contains("404"), "{gone}");
+    let gone = administrator.right(&apps, gitea.admin_user()).await.unwrap_err();
+    assert!(gone.transient() && gone.to_string().contains("404"), "{gone}");
+
+    administrator.make_repository(&apps, &main).await.unwrap();
+    assert_eq!(administrator.repository(&apps, &main).await.unwrap(), RepositoryState::Empty);
+    let there = administrator.make_repository(&apps, &main).await.unwrap_err();
+    assert!(there.transient() && there.to_string().contains("409"), "{there}");
+    administrator.put_first(&apps, &main, &files, "Begin").await.unwrap();
+    assert_eq!(administrator.repository(&apps, &main).await.unwrap(), RepositoryState::Ready);
 }
 
 #[tokio::test]

@@ -226,9 +226,17 @@ async fn killed_anywhere_it_goes_on_when_it_is_run_again_and_leaves_no_token_beh
 /// Runs it until `far_enough`, or to its end where it was faster.
 async fn until_killed(site: &Site, far_enough: impl AsyncFn() -> bool) {
     let mut command = site.command(&["init"]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-    wait_until("it to come so far", AGES, || async { far_enough().await.then_some(()) }).await.unwrap();
-    child.kill().await.unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let ended = command.spawn().unwrap().wait_with_output();
+    let come = wait_until("it to come so far", AGES, || async { far_enough().await.then_some(()) });
+    tokio::select! {
+        come = come => come.unwrap(),
+        ended = ended => {
+            let ended = ended.unwrap();
+            assert!(ended.status.success(), "it gave up: {ended:?}");
+            assert!(far_enough().await, "it ended before it came so far: {ended:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
