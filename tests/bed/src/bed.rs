@@ -1,5 +1,6 @@
 //! A set of peers that live and die together.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,9 +26,17 @@ pub struct BedBuilder {
     gitea: Option<GiteaOptions>,
     registry: bool,
     buildkit: Vec<BuildkitOptions>,
+    address: Option<Ipv4Addr>,
 }
 
 impl BedBuilder {
+    /// Listening at another address of this machine than loopback, like [`Cluster::CALLER`](crate::Cluster::CALLER) for
+    /// peers that a cluster's pods reach. BuildKit daemons stay on loopback and know no registry elsewhere.
+    pub fn at(mut self, address: Ipv4Addr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
     /// With NATS, one user per role.
     pub fn nats(self) -> Self {
         self.nats_with(NatsOptions::default())
@@ -85,19 +94,18 @@ impl BedBuilder {
             .await
             .context("preparing the bed's binaries")??;
         let folder = Folder::create()?;
-        let registry_site = if self.registry { Some(Site::free()?) } else { None };
-        let registry_port = registry_site.as_ref().map(Site::port);
+        let free = || self.address.map_or_else(Site::free, Site::free_at);
+        let registry_site = if self.registry { Some(free()?) } else { None };
+        let registry_port = registry_site.as_ref().filter(|_| self.address.is_none()).map(Site::port);
         let cache = &cache;
         let path = folder.path();
         let nats = async {
             let Some(options) = self.nats else { return Ok(None) };
-            Nats::start(cache, &subfolder(path, "nats")?, (Site::free()?, Site::free()?), options)
-                .await
-                .map(Some)
+            Nats::start(cache, &subfolder(path, "nats")?, (free()?, free()?), options).await.map(Some)
         };
         let gitea = async {
             let Some(options) = &self.gitea else { return Ok(None) };
-            Gitea::start(cache, &subfolder(path, "gitea")?, Site::free()?, options).await.map(Some)
+            Gitea::start(cache, &subfolder(path, "gitea")?, free()?, options).await.map(Some)
         };
         let registry = async {
             let Some(site) = registry_site else { return Ok(None) };

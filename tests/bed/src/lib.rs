@@ -66,7 +66,8 @@
 //!   binary starts its own, which takes some 15 s. Whoever comes second waits for its turn.
 //! * **Network.** Nodes, servers, and the caller as `198.18.0.254` on the link `fabrique-bed`, share 198.18.0.0/24;
 //!   pods are 198.18.128.0/17, Services 198.19.0.0/17. Nothing is translated: the caller dials a pod by its address,
-//!   and a policy sees who asks. What a test starts at [`Cluster::CALLER`], as [`Postgres`] and [`S3`], is reached by pods.
+//!   and a policy sees who asks. What a test starts at [`Cluster::CALLER`], as [`Postgres`], [`S3`] and a bed
+//!   [there](BedBuilder::at), is reached by pods.
 //!   Nothing leads out, but to the world that a test makes: see [`Cluster::outside_command`].
 //!
 //!   | what | where | name that pods resolve |
@@ -113,7 +114,7 @@ pub mod webhook;
 
 pub use bed::{Bed, BedBuilder};
 pub use buildkit::{Buildkit, BuildkitOptions, TlsFiles};
-pub use cluster::{Argo, Cluster, ClusterOptions, Doors, Images, Obstacle};
+pub use cluster::{Argo, Cluster, ClusterOptions, Doors, Guarded, Images, Obstacle, Plain};
 pub use git::GitRepo;
 pub use gitea::{Gitea, GiteaOptions, Queues};
 pub use github::{Asked, RecordedGithub};

@@ -1,7 +1,9 @@
 //! The OCI registry, and the base image in it.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +14,7 @@ use crate::install::{BUSYBOX_BLOBS, Cache, LAYER, LAYER_DIGEST, Product, archite
 use crate::peer::{Peer, Ready};
 use crate::site::Site;
 use crate::spawn::Launch;
-use crate::template::fill;
+use crate::template::{fill, secret};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const BASE: &str = "base/busybox";
@@ -39,10 +41,69 @@ struct Own {
     config: PathBuf,
 }
 
+/// What a registry asks for.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    password: String,
+    hash: String,
+}
+
+impl Credentials {
+    pub(crate) const USER: &str = "node";
+
+    /// A password that nobody else has, and what the registry compares it with.
+    pub(crate) fn new() -> Result<Self> {
+        let (password, mut salt) = (secret(), secret());
+        salt.truncate(21);
+        // The system's own library knows the one kind of hash that the registry takes. The cheapest of its rounds.
+        let script = format!("my $word = <STDIN>; chomp $word; print crypt($word, q($2b$04${salt}u));");
+        let mut perl = Command::new("perl");
+        let mut perl = perl.args(["-e", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        perl.stdin.take().context("no way to perl")?.write_all(password.as_bytes())?;
+        let output = perl.wait_with_output()?;
+        let hash = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success() && hash.starts_with("$2b$"), "perl makes no hash of a password");
+        Ok(Self { password, hash })
+    }
+
+    pub(crate) fn password(&self) -> &str {
+        &self.password
+    }
+}
+
 impl Registry {
     pub(crate) async fn start(cache: &Cache, folder: &Path, site: Site) -> Result<Self> {
         let store = folder.join("store");
         fs::create_dir_all(&store)?;
+        let ready = Ready::Http(format!("http://{}/v2/", site.socket()));
+        let registry = Self::serve(cache, folder, &store, site, ("", ready)).await?;
+        registry.push_busybox(&cache.folder(Product::Busybox)).await.context("pushing the base image")?;
+        Ok(registry)
+    }
+
+    /// One more over the store of another, which answers nobody without these credentials.
+    pub(crate) async fn start_guarded(
+        cache: &Cache,
+        folder: &Path,
+        store: &Path,
+        site: Site,
+        credentials: &Credentials,
+    ) -> Result<Self> {
+        let file = folder.join("htpasswd");
+        fs::write(&file, format!("{}:{}\n", Credentials::USER, credentials.hash))?;
+        let auth = format!("auth:\n  htpasswd: {{ realm: bed, path: \"{}\" }}\n", file.display());
+        // Anybody may ask for this.
+        let ready = Ready::Http(format!("http://{}/", site.socket()));
+        Self::serve(cache, folder, store, site, (&auth, ready)).await
+    }
+
+    async fn serve(
+        cache: &Cache,
+        folder: &Path,
+        store: &Path,
+        site: Site,
+        (more, ready): (&str, Ready),
+    ) -> Result<Self> {
         let config = folder.join("registry.yaml");
         let values = [
             ("ADDRESS", site.address().to_string()),
@@ -50,8 +111,8 @@ impl Registry {
             ("STORE", store.to_string_lossy().into_owned()),
         ];
         let values = values.each_ref().map(|(name, value)| (*name, value.as_str()));
-        fs::write(&config, fill(include_str!("../config/registry.yaml"), &values)?)
-            .context("writing the configuration of the registry")?;
+        let text = fill(include_str!("../config/registry.yaml"), &values)?;
+        fs::write(&config, text + more).context("writing the configuration of the registry")?;
         let program = cache.folder(Product::Registry).join("registry");
         let launch = Launch {
             program: program.clone(),
@@ -61,11 +122,8 @@ impl Registry {
             user: None,
             entry: site.entry(),
         };
-        let ready = Ready::Http(format!("http://{}/v2/", site.socket()));
         let peer = Peer::start("registry", launch, ready, folder.join("registry.log")).await?;
-        let registry = Self { peer, site, own: Some(Own { program, config }) };
-        registry.push_busybox(&cache.folder(Product::Busybox)).await.context("pushing the base image")?;
-        Ok(registry)
+        Ok(Self { peer, site, own: Some(Own { program, config }) })
     }
 
     /// One that runs already.

@@ -10,7 +10,6 @@ use fabrique_bed::wait_until;
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use crate::look::DEPLOYED;
 use crate::stage::{Fabrique, Stage};
 
 /// How long the server keeps a consumer of ours after the last read.
@@ -52,15 +51,25 @@ impl Stage {
     /// Waits until an app was woken after `since`, and every wake is served.
     ///
     /// # Errors
-    /// When it is not in a minute.
+    /// When it is not in time.
     pub async fn settled(&self, app: &str, since: u64) -> Result<()> {
         let bus = self.bus().await?;
-        wait_until(&format!("{app} to settle after wake {since}"), DEPLOYED, || async {
+        wait_until(&format!("{app} to settle after wake {since}"), self.patience, || async {
             let wanted = wanted(&bus, app).await.ok().filter(|wanted| *wanted > since)?;
             let work = newest(&bus, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await.ok()??;
             (work["done"].as_u64() >= Some(wanted) && work["holder"].is_null()).then_some(())
         })
         .await
+    }
+
+    /// The worker that has claimed an app; nothing when none has.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn holder(&self, app: &str) -> Result<Option<String>> {
+        let subject = format!("$KV.FABRIQUE_WORK.{app}");
+        let work = newest(&self.bus().await?, "KV_FABRIQUE_WORK", &subject).await?;
+        Ok(work.and_then(|work| work["holder"].as_str().map(str::to_owned)))
     }
 
     /// When an app was given back the last time: a number that grows with every change of any app's record, zero
@@ -98,10 +107,10 @@ impl Stage {
     /// Waits until the newest build of an app is in `phase`, and returns it.
     ///
     /// # Errors
-    /// When it is not in a minute, with the builds that there are.
+    /// When it is not in time, with the builds that there are.
     pub async fn build_becomes(&self, app: &str, revision: &str, phase: &str) -> Result<BuildSeen> {
         let found =
-            wait_until(&format!("the build of {app} at {revision} to be {phase}"), DEPLOYED, || async {
+            wait_until(&format!("the build of {app} at {revision} to be {phase}"), self.patience, || async {
                 let builds = self.builds(app).await.ok()?;
                 builds.into_iter().rev().find(|build| build.revision == revision && build.phase == phase)
             })
@@ -159,17 +168,18 @@ impl Stage {
     /// Waits for a decision about an app whose reason contains `words`, and returns the reason.
     ///
     /// # Errors
-    /// When there is none in a minute, with those that there are.
+    /// When there is none in time, with those that there are.
     pub async fn decided(&self, app: &str, words: &str) -> Result<String> {
         let filter = format!("fabrique.decision.{app}");
         let reasons = async || -> Result<Vec<String>> {
             let decisions = self.events(&filter).await?;
             Ok(decisions.iter().filter_map(|d| d["reason"].as_str().map(str::to_owned)).collect())
         };
-        let found = wait_until(&format!("a decision about {app} that says {words:?}"), DEPLOYED, || async {
-            reasons().await.ok()?.into_iter().rev().find(|reason| reason.contains(words))
-        })
-        .await;
+        let found =
+            wait_until(&format!("a decision about {app} that says {words:?}"), self.patience, || async {
+                reasons().await.ok()?.into_iter().rev().find(|reason| reason.contains(words))
+            })
+            .await;
         match found {
             Ok(reason) => Ok(reason),
             Err(error) => Err(error.context(format!("the decisions were {:#?}", reasons().await?))),
@@ -179,10 +189,10 @@ impl Stage {
     /// Waits until `count` deliveries about a repository were answered, and returns them all.
     ///
     /// # Errors
-    /// When there are not that many in a minute.
+    /// When there are not that many in time.
     pub async fn deliveries(&self, org: &str, repo: &str, count: usize) -> Result<Vec<Value>> {
         let filter = format!("fabrique.delivery.{org}.{repo}");
-        wait_until(&format!("{count} deliveries about {org}/{repo}"), DEPLOYED, || async {
+        wait_until(&format!("{count} deliveries about {org}/{repo}"), self.patience, || async {
             self.events(&filter).await.ok().filter(|events| events.len() >= count)
         })
         .await
@@ -191,10 +201,10 @@ impl Stage {
     /// Waits until the push of a commit was answered: every app that it wakes has its wake.
     ///
     /// # Errors
-    /// When it is not in a minute.
+    /// When it is not in time.
     pub async fn delivered(&self, org: &str, repo: &str, commit: &str) -> Result<()> {
         let filter = format!("fabrique.delivery.{org}.{repo}");
-        wait_until(&format!("the push of {commit} to {org}/{repo} to be answered"), DEPLOYED, || async {
+        wait_until(&format!("the push of {commit} to {org}/{repo} to be answered"), self.patience, || async {
             self.events(&filter).await.ok()?.iter().any(|told| told["after"] == commit).then_some(())
         })
         .await

@@ -31,6 +31,23 @@ pub struct Settings {
     pub provenance: bool,
     /// Where build secrets lie.
     pub secrets_dir: Option<PathBuf>,
+    /// Builds run in pods; on the bed's daemons when absent.
+    pub pods: Option<Pods>,
+}
+
+/// What a worker has to know to build in pods of a cluster.
+#[derive(Debug, Clone)]
+pub struct Pods {
+    /// Reaches the cluster's API server with a worker's rights.
+    pub kubeconfig: PathBuf,
+    /// `builders.yaml`.
+    pub builders: String,
+    /// The authority of builders' and workers' certificates, in PEM.
+    pub authority: String,
+    /// Its key, in PEM.
+    pub key: String,
+    /// The allow-list, where anything outside may be fetched.
+    pub allow_list: Option<String>,
 }
 
 impl Default for Settings {
@@ -48,6 +65,7 @@ impl Default for Settings {
             silence: "1m".to_owned(),
             provenance: false,
             secrets_dir: None,
+            pods: None,
         }
     }
 }
@@ -110,10 +128,7 @@ pub(crate) fn write(
     if let Some(dir) = &settings.secrets_dir {
         writeln!(text, "  secrets_dir: {}", dir.display())?;
     }
-    writeln!(text, "  daemons:")?;
-    for (number, daemon) in bed.builders().iter().enumerate() {
-        writeln!(text, "    - {{ name: daemon-{number}, address: \"{}\" }}", daemon.address())?;
-    }
+    builders(&mut text, bed, settings.pods.as_ref(), &secret_file)?;
     writeln!(text, "receiver:\n  listen: 127.0.0.1:{}", ports.receiver)?;
     writeln!(text, "  public_url: {hook_url}")?;
     writeln!(text, "  secret_file: {}", secret_file("webhook-secret", secret)?)?;
@@ -134,4 +149,27 @@ pub(crate) fn write(
     let path = folder.join("fabrique.yaml");
     std::fs::write(&path, text)?;
     Ok(path)
+}
+
+/// Goes on with `buildkit`.
+fn builders(
+    text: &mut String,
+    bed: &Bed,
+    pods: Option<&Pods>,
+    file: &dyn Fn(&str, &str) -> Result<String>,
+) -> Result<()> {
+    let Some(pods) = pods else {
+        writeln!(text, "  daemons:")?;
+        for (number, daemon) in bed.builders().iter().enumerate() {
+            writeln!(text, "    - {{ name: daemon-{number}, address: \"{}\" }}", daemon.address())?;
+        }
+        return Ok(());
+    };
+    if let Some(list) = &pods.allow_list {
+        writeln!(text, "  allow_list_file: {}", file("allow-list.yaml", list)?)?;
+    }
+    writeln!(text, "kubernetes:\n  builders_file: {}", file("builders.yaml", &pods.builders)?)?;
+    writeln!(text, "  ca_cert_file: {}", file("builder-ca.crt", &pods.authority)?)?;
+    writeln!(text, "  ca_key_file: {}", file("builder-ca.key", &pods.key)?)?;
+    Ok(())
 }

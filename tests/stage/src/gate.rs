@@ -8,8 +8,8 @@ use anyhow::Result;
 use fabrique_bed::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a build may take to come to a gate.
-const REACHED: Duration = Duration::from_secs(60);
+/// How long a build may take to come to a gate, on a daemon that may have to be made for it.
+const REACHED: Duration = Duration::from_mins(2);
 /// How often a gate that is held open looks for new steps.
 const PUSHING: Duration = Duration::from_millis(50);
 
@@ -39,7 +39,7 @@ impl Gate {
     /// Waits until a build stands at the gate.
     ///
     /// # Errors
-    /// When none does in a minute.
+    /// When none does in two minutes.
     pub async fn reached(&self) -> Result<()> {
         let what = format!("a build to come to the gate of {} s", self.seconds);
         wait_until(&what, REACHED, || async { (self.waiting() > 0).then_some(()) }).await

@@ -22,7 +22,7 @@ mod writers;
 
 pub use app::{AppOptions, SampleApp};
 pub use bus::BuildSeen;
-pub use config::Settings;
+pub use config::{Pods, Settings};
 pub use fabrique_bed::{Moment, Trap, Veto};
 pub use gate::Gate;
 pub use images::Manifest;

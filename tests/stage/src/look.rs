@@ -76,11 +76,11 @@ impl Stage {
     /// Waits until `prod` shows `revision`, and returns its composition.
     ///
     /// # Errors
-    /// When it does not in a minute, with what `fabrique why` says.
+    /// When it does not in time, with what `fabrique why` says.
     pub async fn deployed(&self, app: &SampleApp, revision: &str) -> Result<Composition> {
         let name = &app.options.name;
         let what = format!("{name} to be deployed at {revision}");
-        let deployed = wait_until(&what, DEPLOYED, || async {
+        let deployed = wait_until(&what, self.patience, || async {
             self.composition(name).await.ok().flatten().filter(|c| c.revision == revision)
         })
         .await;
@@ -134,7 +134,7 @@ impl Stage {
         self.status_becomes(app, revision, "success").await?;
         let tag = &revision[..12];
         let what = format!("the tag {tag}");
-        let served = wait_until(&what, DEPLOYED, || async {
+        let served = wait_until(&what, self.patience, || async {
             self.bed.registry().digest(name, tag).await.ok().flatten()
         });
         let served = served.await?;
@@ -158,10 +158,10 @@ impl Stage {
     /// Waits until the registry stores a manifest of an image that had none.
     ///
     /// # Errors
-    /// When it does not in a minute.
+    /// When it does not in time.
     pub async fn image_stored(&self, image: &str) -> Result<()> {
         let stored = async || (self.stored_manifests(image) > 0).then_some(());
-        wait_until(&format!("an image of {image} to be pushed"), DEPLOYED, stored).await
+        wait_until(&format!("an image of {image} to be pushed"), self.patience, stored).await
     }
 
     /// The status of an app's build on a revision; nothing when there is none.
@@ -175,12 +175,12 @@ impl Stage {
     /// Waits until an app's declaration has a status on a revision, and returns it.
     ///
     /// # Errors
-    /// When it has none in a minute, with what `fabrique why` says.
+    /// When it has none in time, with what `fabrique why` says.
     pub async fn declaration_status(&self, app: &SampleApp, revision: &str) -> Result<Status> {
         let name = &app.options.name;
         let context = format!("fabrique/declaration/{name}");
         let what = format!("the status of the declaration of {name} at {revision}");
-        let reached = wait_until(&what, DEPLOYED, || async {
+        let reached = wait_until(&what, self.patience, || async {
             self.status_of(&app.options.repo, revision, &context).await.ok().flatten()
         });
         match reached.await {
@@ -206,11 +206,11 @@ impl Stage {
     /// Waits until an app's build status on a revision is `state`, and returns it.
     ///
     /// # Errors
-    /// When it is not in a minute, with what `fabrique why` says.
+    /// When it is not in time, with what `fabrique why` says.
     pub async fn status_becomes(&self, app: &SampleApp, revision: &str, state: &str) -> Result<Status> {
         let name = &app.options.name;
         let what = format!("the build status of {name} at {revision} to be {state}");
-        let reached = wait_until(&what, DEPLOYED, || async {
+        let reached = wait_until(&what, self.patience, || async {
             let status = self.status(&app.options.repo, revision, name).await.ok().flatten();
             status.filter(|status| status.state == state)
         })

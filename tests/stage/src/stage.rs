@@ -1,5 +1,6 @@
 //! Peers, organisations, tokens and fabrique's processes.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +14,13 @@ use fabrique_bed::{
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::config::{self, Ports, Settings, Tokens};
+use crate::config::{self, Pods, Ports, Settings, Tokens};
+use crate::look::DEPLOYED;
 
 /// A command for people ends well before this, or hangs.
 const COMMAND: Duration = Duration::from_secs(60);
+/// How long a push may take to be deployed from pods, of which each is made for a build and some are lost.
+const IN_PODS: Duration = Duration::from_mins(3);
 /// The secret that webhooks sign with.
 const SECRET: &str = "s3cret";
 
@@ -39,6 +43,8 @@ pub struct Stage {
     receiver_port: u16,
     started: AtomicUsize,
     config: PathBuf,
+    /// How long a push may take to be deployed, faults included. Never slept: only a bound.
+    pub(crate) patience: Duration,
 }
 
 /// What a stage is made of.
@@ -48,6 +54,7 @@ pub struct StageBuilder {
     builders: usize,
     queues: Queues,
     tls: Option<TlsFiles>,
+    address: Option<Ipv4Addr>,
 }
 
 impl StageBuilder {
@@ -72,6 +79,14 @@ impl StageBuilder {
         self
     }
 
+    /// With peers at this address, where pods of a cluster reach them, and without a build daemon: builds run in pods,
+    /// once [`Stage::build_in`] has told of them.
+    #[must_use]
+    pub fn beside_pods(mut self, address: Ipv4Addr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
     /// With build daemons that speak TLS with these certificates.
     #[must_use]
     pub fn tls(mut self, files: TlsFiles) -> Self {
@@ -86,9 +101,14 @@ impl StageBuilder {
     pub async fn start(self, binary: impl Into<PathBuf>) -> Result<Stage> {
         let gitea = GiteaOptions { queues: self.queues, ..GiteaOptions::default() };
         let bed = Bed::builder().nats().gitea_with(gitea).registry();
-        let daemon = BuildkitOptions { tls: self.tls, ..BuildkitOptions::default() };
-        let daemons = std::iter::repeat_n(daemon, self.builders.max(1));
-        let bed = daemons.fold(bed, BedBuilder::buildkit_with).start().await?;
+        let bed = match self.address {
+            Some(address) => bed.at(address),
+            None => {
+                let daemon = BuildkitOptions { tls: self.tls, ..BuildkitOptions::default() };
+                std::iter::repeat_n(daemon, self.builders.max(1)).fold(bed, BedBuilder::buildkit_with)
+            }
+        };
+        let bed = bed.start().await?;
         bed.gitea().create_org("cluster").await?;
         bed.gitea().create_org("atlas").await?;
         let tokens = tokens(&bed).await?;
@@ -104,9 +124,9 @@ impl StageBuilder {
             receiver_port,
             started: AtomicUsize::new(0),
             config: PathBuf::new(),
+            patience: if self.address.is_some() { IN_PODS } else { DEPLOYED },
         };
-        let folder = stage.bed.folder().join("people");
-        stage.config = stage.configure(&folder, receiver_port)?;
+        stage.configure_people()?;
         stage.command(&["init"]).await?;
         Ok(stage)
     }
@@ -123,6 +143,15 @@ impl Stage {
     #[must_use]
     pub fn builder() -> StageBuilder {
         StageBuilder::default()
+    }
+
+    /// Has whatever is started from now on build in these pods.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn build_in(&mut self, pods: Pods) -> Result<()> {
+        self.settings.pods = Some(pods);
+        self.configure_people()
     }
 
     /// Where webhook #2 delivers to.
@@ -214,6 +243,9 @@ impl Stage {
         let mut env: Vec<(String, String)> =
             env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         env.push(("FABRIQUE_CONFIG".to_owned(), config.display().to_string()));
+        if let Some(pods) = &self.settings.pods {
+            env.push(("KUBECONFIG".to_owned(), pods.kubeconfig.display().to_string()));
+        }
         env.push(("FABRIQUE_LOG".to_owned(), "info,fabrique_worker=debug".to_owned()));
         let program = Program {
             name: format!("fabrique-{name}-{number}"),
@@ -247,8 +279,10 @@ impl Stage {
         self.started.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn configure(&self, folder: &Path, receiver_port: u16) -> Result<PathBuf> {
-        self.configure_at(folder, &Ports { receiver: receiver_port, worker: 0 })
+    fn configure_people(&mut self) -> Result<()> {
+        let folder = self.bed.folder().join("people");
+        self.config = self.configure_at(&folder, &Ports { receiver: self.receiver_port, worker: 0 })?;
+        Ok(())
     }
 
     fn configure_at(&self, folder: &Path, ports: &Ports) -> Result<PathBuf> {

@@ -9,6 +9,7 @@ mod cgroups;
 mod control;
 mod detached;
 mod doors;
+mod guarded;
 mod images;
 mod kubectl;
 mod namespace;
@@ -17,6 +18,7 @@ mod node;
 mod obstacle;
 mod parts;
 mod pki;
+mod plain;
 mod plan;
 
 use std::fs::{self, File, TryLockError};
@@ -40,11 +42,13 @@ use crate::wait::wait_until;
 
 pub use argo::Argo;
 pub use doors::Doors;
+pub use guarded::Guarded;
 pub use images::Images;
 use kubectl::Kubectl;
 pub use obstacle::Obstacle;
 use parts::{Grounds, Parts, populate, subfolder};
 use pki::Pki;
+pub use plain::Plain;
 
 /// How long the turn of another cluster is waited for: about what the tests that it serves take.
 const TURN: Duration = Duration::from_secs(30 * 60);

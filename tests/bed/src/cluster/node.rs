@@ -57,13 +57,9 @@ impl<'a> Starting<'a> {
 
     /// Starts the container runtime, which needs no API server. `pause` is the image that holds a pod's namespaces.
     pub(crate) async fn containerd(&self, pause: &str) -> Result<Peer> {
-        let hosts = self.folder.join("registries/registry:80");
         let networks = self.folder.join("cni");
-        for folder in [&hosts, &networks] {
-            fs::create_dir_all(folder)?;
-        }
-        let address = REGISTRY.to_string();
-        fs::write(hosts.join("hosts.toml"), fill(REGISTRY_HOSTS, &[("ADDRESS", &address)])?)?;
+        fs::create_dir_all(&networks)?;
+        plain_registry(self.folder, "registry:80", &REGISTRY.to_string())?;
         fs::write(networks.join("bed.conflist"), fill(NETWORKS, &[("PODS", &self.node.pods())])?)?;
         let (socket, cni, runc) =
             (text(&self.socket()), self.product(Product::Cni), self.product(Product::Runc));
@@ -208,6 +204,16 @@ impl<'a> Starting<'a> {
         fs::write(&path, fill(template, &values)?).with_context(|| format!("writing {}", path.display()))?;
         Ok(text(&path))
     }
+}
+
+/// Has a node, whose folder is `machine`, speak plain http to what it calls `host`: its container runtime looks each time
+/// that it pulls. Returns the folder that says so.
+pub(super) fn plain_registry(machine: &Path, host: &str, address: &str) -> Result<PathBuf> {
+    let hosts = machine.join("registries").join(host);
+    fs::create_dir_all(&hosts)?;
+    fs::write(hosts.join("hosts.toml"), fill(REGISTRY_HOSTS, &[("ADDRESS", address)])?)
+        .with_context(|| format!("telling {} of a registry", machine.display()))?;
+    Ok(hosts)
 }
 
 fn text(path: &Path) -> String {
