@@ -7,6 +7,7 @@ use fabrique_core::id::{BranchName, RelPath, RepoName, Revision};
 use fabrique_gitea::{Gitea, GiteaConfig, GiteaError};
 use fabrique_ports::PortResult;
 use fabrique_ports::forge::{BranchHead, BranchTip, CommitStatus, Forge, ForgeFile, StatusOutcome};
+use fabrique_ports::upstream::{AccountRight, MirrorOutcome, Mirrors, SyncRequest, WantedMirror};
 use secrecy::SecretString;
 
 /// Clients of one server that differ in their read token.
@@ -66,5 +67,21 @@ impl Forge for Forges {
         status: &CommitStatus,
     ) -> PortResult<StatusOutcome> {
         self.default.set_status(repo, revision, status).await
+    }
+}
+
+#[async_trait]
+impl Mirrors for Forges {
+    async fn ensure_mirror(&self, wanted: &WantedMirror, dry_run: bool) -> PortResult<MirrorOutcome> {
+        self.default.ensure_mirror(wanted, dry_run).await
+    }
+
+    /// Of the account that reads the sources of this organisation.
+    async fn ensure_rights(&self, repo: &RepoName, dry_run: bool) -> PortResult<Vec<AccountRight>> {
+        self.reading(repo).ensure_rights(repo, dry_run).await
+    }
+
+    async fn request_sync(&self, repo: &RepoName) -> PortResult<SyncRequest> {
+        self.default.request_sync(repo).await
     }
 }

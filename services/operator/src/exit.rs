@@ -34,6 +34,13 @@ impl Exit {
     pub fn ok_if(well: bool) -> Self {
         if well { Exit::Ok } else { Exit::Findings }
     }
+
+    /// How a process ends that did several things which ended so: with what a person has to do something about before
+    /// anything else can help, the highest code.
+    #[must_use]
+    pub fn worst(all: impl IntoIterator<Item = Exit>) -> Self {
+        all.into_iter().max().unwrap_or(Exit::Ok)
+    }
 }
 
 impl From<&PortError> for Exit {
@@ -56,6 +63,13 @@ mod tests {
     fn codes_are_fixed() {
         let all = [Exit::Ok, Exit::Findings, Exit::Usage, Exit::Unreachable, Exit::Denied, Exit::Unexpected];
         assert_eq!(all.map(Exit::code), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn of_several_ends_the_one_counts_that_needs_most() {
+        assert_eq!(Exit::worst([]), Exit::Ok);
+        assert_eq!(Exit::worst([Exit::Ok, Exit::Unreachable, Exit::Findings]), Exit::Unreachable);
+        assert_eq!(Exit::worst([Exit::Denied, Exit::Unreachable]), Exit::Denied);
     }
 
     #[test]

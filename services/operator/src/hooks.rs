@@ -82,6 +82,8 @@ pub struct EnsuredHook {
     pub result: HookResult,
     /// What differed, why it failed, or nothing.
     pub detail: String,
+    #[serde(skip)]
+    exit: Exit,
 }
 
 /// What came of looking after a webhook.
@@ -104,10 +106,11 @@ impl Ensured {
     /// How the process ends: a dry run that would write is a finding.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        Exit::ok_if(self.repositories.iter().all(|hook| match hook.result {
-            HookResult::Present => true,
-            HookResult::Created | HookResult::Repaired => !self.dry_run,
-            HookResult::NoRepository | HookResult::Failed => false,
+        Exit::worst(self.repositories.iter().map(|hook| match hook.result {
+            HookResult::Present => Exit::Ok,
+            HookResult::Created | HookResult::Repaired => Exit::ok_if(!self.dry_run),
+            HookResult::NoRepository => Exit::Findings,
+            HookResult::Failed => hook.exit,
         }))
     }
 }
@@ -131,6 +134,7 @@ pub(crate) fn told(differences: &[HookDifference]) -> String {
 
 async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: bool) -> EnsuredHook {
     let wanted = watched.hook(url);
+    let mut exit = Exit::Findings;
     let (result, detail) = match hooks.ensure_hook(&watched.repo, &wanted, dry_run).await {
         Ok(HookOutcome::Present) => (HookResult::Present, String::new()),
         Ok(HookOutcome::Created) => (HookResult::Created, String::new()),
@@ -139,9 +143,12 @@ async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: boo
             HookResult::NoRepository,
             "there is no such repository, or the hooks token may not see it".to_owned(),
         ),
-        Err(error) => (HookResult::Failed, error.to_string()),
+        Err(error) => {
+            exit = Exit::from(&error);
+            (HookResult::Failed, error.to_string())
+        }
     };
-    EnsuredHook { repo: watched.repo, branch_filter: wanted.branch_filter, result, detail }
+    EnsuredHook { repo: watched.repo, branch_filter: wanted.branch_filter, result, detail, exit }
 }
 
 #[cfg(test)]
@@ -174,11 +181,13 @@ mod tests {
             branch_filter: "main".to_owned(),
             result,
             detail: String::new(),
+            exit: Exit::Unreachable,
         };
         let exit = |dry_run, result| Ensured { dry_run, repositories: vec![hook(result)] }.exit();
         assert_eq!(exit(true, HookResult::Created), Exit::Findings);
         assert_eq!(exit(false, HookResult::Created), Exit::Ok);
         assert_eq!(exit(true, HookResult::Present), Exit::Ok);
         assert_eq!(exit(false, HookResult::NoRepository), Exit::Findings);
+        assert_eq!(exit(false, HookResult::Failed), Exit::Unreachable);
     }
 }

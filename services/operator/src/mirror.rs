@@ -16,7 +16,9 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::upstream::{CheckState, Upstream, UpstreamState, unproven};
 use fabrique_gitops::Registrations;
 use fabrique_ports::PortResult;
-use fabrique_ports::upstream::{MirrorOutcome, Mirrors, Upstreams, WantedMirror};
+use fabrique_ports::upstream::{
+    AccountRight, MirrorOutcome, Mirrors, RightOutcome, Upstreams, WantedMirror,
+};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -39,8 +41,8 @@ pub struct Mirrored {
     pub apps: Vec<App>,
 }
 
-/// Every mirror that a registration asks for, by name. Apps that name another origin for the same repository are a
-/// mirror of their own, which [`ensure`] refuses.
+/// Every mirror that a registration asks for, by name. Apps that name another origin for the same repository are
+/// findings when they are read, and are not here.
 #[must_use]
 pub fn mirrored(registrations: &Registrations) -> Vec<Mirrored> {
     let mut all: Vec<Mirrored> = Vec::new();
@@ -82,6 +84,63 @@ pub struct EnsuredMirror {
     pub result: MirrorResult,
     /// Why it was refused or failed, or nothing.
     pub detail: String,
+    /// What those may do in it who read it and report on it; nothing of a mirror that is not there.
+    pub rights: Vec<EnsuredRight>,
+    #[serde(skip)]
+    exit: Exit,
+}
+
+/// What was found, and done, about the right of one account in a mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EnsuredRight {
+    /// What its token is for: `read`, `status`.
+    pub purpose: &'static str,
+    /// The right that this takes: `read`, `write`.
+    pub needs: &'static str,
+    /// Whose it is, where that is known.
+    pub account: Option<String>,
+    /// What came of it.
+    pub result: RightResult,
+    /// What a person has to do, or nothing.
+    pub detail: String,
+}
+
+/// What came of looking after a right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RightResult {
+    /// The account has it.
+    Present,
+    /// It was missing and is given now, or would be.
+    Granted,
+    /// The token is not given here, so that nothing is known of its account.
+    Unseen,
+    /// It is missing, and a person has to give it.
+    Missing,
+}
+
+impl EnsuredRight {
+    fn of(right: AccountRight, repo: &RepoName) -> Self {
+        let AccountRight { purpose, needs, account, outcome } = right;
+        let (result, detail) = match outcome {
+            RightOutcome::Present => (RightResult::Present, String::new()),
+            RightOutcome::Granted => (RightResult::Granted, String::new()),
+            RightOutcome::Unseen => (
+                RightResult::Unseen,
+                format!("gitea.{purpose}_token is not given here: see that its account has `{needs}` in {repo}"),
+            ),
+            RightOutcome::Missing(what) => (RightResult::Missing, what),
+        };
+        Self { purpose, needs, account, result, detail }
+    }
+
+    fn exit(&self, dry_run: bool) -> Exit {
+        match self.result {
+            RightResult::Present | RightResult::Unseen => Exit::Ok,
+            RightResult::Granted => Exit::ok_if(!dry_run),
+            RightResult::Missing => Exit::Denied,
+        }
+    }
 }
 
 /// What came of looking after a mirror.
@@ -104,16 +163,21 @@ impl EnsuredMirrors {
     /// How the process ends: a dry run that would write is a finding.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        Exit::ok_if(self.mirrors.iter().all(|mirror| match mirror.result {
-            MirrorResult::Present => true,
-            MirrorResult::Created | MirrorResult::Quieted => !self.dry_run,
-            MirrorResult::Refused | MirrorResult::Failed => false,
+        let of = |mirror: &EnsuredMirror| match mirror.result {
+            MirrorResult::Present => Exit::Ok,
+            MirrorResult::Created | MirrorResult::Quieted => Exit::ok_if(!self.dry_run),
+            MirrorResult::Refused => Exit::Findings,
+            MirrorResult::Failed => mirror.exit,
+        };
+        Exit::worst(self.mirrors.iter().flat_map(|mirror| {
+            let rights = mirror.rights.iter().map(|right| right.exit(self.dry_run));
+            rights.chain([of(mirror)])
         }))
     }
 }
 
-/// Makes every mirror be there and fetch only when it is told. `clone_base` is where GitHub is cloned from, like
-/// `https://github.com/`. One that fails stops no other.
+/// Makes every mirror be there, fetch only when it is told, and be open to those who read it and report on it.
+/// `clone_base` is where GitHub is cloned from, like `https://github.com/`. One that fails stops no other.
 pub async fn ensure(
     mirrors: &dyn Mirrors,
     wanted: &[Mirrored],
@@ -122,21 +186,50 @@ pub async fn ensure(
 ) -> EnsuredMirrors {
     let mut ensured = Vec::with_capacity(wanted.len());
     for mirrored in wanted {
-        let from = format!("{}/{}.git", clone_base.trim_end_matches('/'), mirrored.github);
-        let mirror = WantedMirror { repo: mirrored.repo.clone(), from: from.clone() };
-        let (result, detail) = match mirrors.ensure_mirror(&mirror, dry_run).await {
-            Ok(MirrorOutcome::Present) => (MirrorResult::Present, String::new()),
-            Ok(MirrorOutcome::Created) => (MirrorResult::Created, String::new()),
-            Ok(MirrorOutcome::Quieted) => (MirrorResult::Quieted, String::new()),
-            Ok(MirrorOutcome::Refused(why)) => (MirrorResult::Refused, why),
-            Err(error) if error.transient() => {
-                (MirrorResult::Failed, format!("{error}; a first clone goes on in Gitea: run this again"))
-            }
-            Err(error) => (MirrorResult::Failed, error.to_string()),
-        };
-        ensured.push(EnsuredMirror { repo: mirrored.repo.clone(), from, result, detail });
+        ensured.push(ensure_one(mirrors, mirrored, clone_base, dry_run).await);
     }
     EnsuredMirrors { dry_run, mirrors: ensured }
+}
+
+async fn ensure_one(
+    mirrors: &dyn Mirrors,
+    mirrored: &Mirrored,
+    clone_base: &str,
+    dry_run: bool,
+) -> EnsuredMirror {
+    let from = format!("{}/{}.git", clone_base.trim_end_matches('/'), mirrored.github);
+    let mirror = WantedMirror { repo: mirrored.repo.clone(), from: from.clone() };
+    let mut exit = Exit::Ok;
+    let (mut result, mut detail) = match mirrors.ensure_mirror(&mirror, dry_run).await {
+        Ok(MirrorOutcome::Present) => (MirrorResult::Present, String::new()),
+        Ok(MirrorOutcome::Created) => (MirrorResult::Created, String::new()),
+        Ok(MirrorOutcome::Quieted) => (MirrorResult::Quieted, String::new()),
+        Ok(MirrorOutcome::Refused(why)) => (MirrorResult::Refused, why),
+        Err(error) => {
+            exit = Exit::from(&error);
+            let goes_on = "; a first clone goes on in Gitea: run this again";
+            let more = if error.transient() { goes_on } else { "" };
+            (MirrorResult::Failed, format!("{error}{more}"))
+        }
+    };
+    let is_there = match result {
+        MirrorResult::Present | MirrorResult::Quieted => true,
+        MirrorResult::Created => !dry_run,
+        MirrorResult::Refused | MirrorResult::Failed => false,
+    };
+    let mut rights = Vec::new();
+    if is_there {
+        match mirrors.ensure_rights(&mirrored.repo, dry_run).await {
+            Ok(found) => {
+                rights = found.into_iter().map(|right| EnsuredRight::of(right, &mirrored.repo)).collect();
+            }
+            Err(error) => {
+                exit = Exit::from(&error);
+                (result, detail) = (MirrorResult::Failed, format!("rights: {error}"));
+            }
+        }
+    }
+    EnsuredMirror { repo: mirrored.repo.clone(), from, result, detail, rights, exit }
 }
 
 /// What is known of every app whose source is validated on GitHub.

@@ -24,7 +24,7 @@ use fabrique_ports::forge::Hooks;
 use fabrique_ports::setup::{DeployerDoor, DeployerInside, ForgeSetup};
 use fabrique_ports::{Ambient, PortResult};
 use secrecy::SecretString;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::exit::Exit;
 use plan::{Gate, HookTo, Step, TokenFor};
@@ -114,11 +114,11 @@ async fn pass(
 ) -> Option<()> {
     report.passed(report::NATS, "answers");
     if let Some(of) = installation {
-        let administrator = patiently(options.limit, || of.forge.administrator()).await;
+        let administrator = patiently(Instant::now() + options.limit, || of.forge.administrator()).await;
         let administrator = report.take(report::GITEA, administrator)?;
         report.passed(report::GITEA, format!("answers {administrator}"));
         if let Some(door) = of.door {
-            let answered = patiently(options.limit, || door.answers()).await;
+            let answered = patiently(Instant::now() + options.limit, || door.answers()).await;
             report.take(report::ARGOCD, answered)?;
             report.passed(report::ARGOCD, "answers");
         }
@@ -130,19 +130,21 @@ async fn pass(
     }
 }
 
-/// Asks until there is an answer, or waiting does not help, or it was waited for long enough.
+/// Asks until there is an answer, or waiting does not help, or the time of the gate is over: then with what was said last.
 async fn patiently<T, F: Future<Output = PortResult<T>>>(
-    limit: Duration,
+    deadline: Instant,
     ask: impl Fn() -> F,
-) -> PortResult<T> {
-    let deadline = Instant::now() + limit;
+) -> Result<T, Trouble> {
+    let mut last = None;
     loop {
-        match ask().await {
-            Err(error) if error.transient() && Instant::now() + PAUSE < deadline => {
+        match timeout_at(deadline, ask()).await {
+            Ok(Err(error)) if error.transient() && Instant::now() + PAUSE < deadline => {
                 tracing::info!(%error, "waiting");
+                last = Some(error);
                 tokio::time::sleep(PAUSE).await;
             }
-            answer => return answer,
+            Ok(answer) => return Ok(answer?),
+            Err(_) => return Err(last.map_or_else(|| Trouble::Late("an answer".to_owned()), Trouble::from)),
         }
     }
 }
@@ -172,11 +174,10 @@ async fn streams(bus: &dyn BusSetup, dry_run: bool, report: &mut SetupReport) ->
 
 async fn gates(of: &Installation<'_>, options: Options, report: &mut SetupReport) -> Option<()> {
     let worker = Worker::new(of);
-    let planned = patiently(options.limit, || worker.planned()).await;
-    let mut steps = match report.take(report::LOOK, planned)? {
+    let mut steps = match looked(&worker, Instant::now() + options.limit).await {
         Ok(steps) => steps,
-        Err(obstacles) => {
-            report.failed(report::LOOK, &obstacles.join("; "), Exit::Findings);
+        Err(trouble) => {
+            report.trouble(report::LOOK, trouble);
             return None;
         }
     };
@@ -209,7 +210,7 @@ async fn gates(of: &Installation<'_>, options: Options, report: &mut SetupReport
             report.passed(report::DELIVERY, "not tried in a dry run");
             return Some(());
         }
-        proof::prove(of, door, options.limit, report).await?;
+        proof::prove(of, door, Instant::now() + options.limit, report).await?;
     }
     Some(())
 }
@@ -220,6 +221,8 @@ pub(crate) enum Trouble {
     Error(crate::OperatorError),
     /// This is still missing when its time is over.
     Late(String),
+    /// A person has to do this first.
+    Obstacles(Vec<String>),
 }
 
 impl<E: Into<crate::OperatorError>> From<E> for Trouble {
@@ -228,7 +231,13 @@ impl<E: Into<crate::OperatorError>> From<E> for Trouble {
     }
 }
 
-/// Does what is missing for a gate until nothing is, and returns what is missing for others then.
+/// What is missing. Looking takes several requests, each of which may have to be repeated: all of it ends at `deadline`.
+async fn looked(worker: &Worker<'_>, deadline: Instant) -> Result<Vec<Step>, Trouble> {
+    patiently(deadline, || worker.planned()).await?.map_err(Trouble::Obstacles)
+}
+
+/// Does what is missing for a gate until nothing is, and returns what is missing for others then. Doing and looking share
+/// the gate's one `limit`.
 async fn open(
     worker: &Worker<'_>,
     gate: Gate,
@@ -236,26 +245,32 @@ async fn open(
     limit: Duration,
 ) -> Result<Vec<Step>, Trouble> {
     let deadline = Instant::now() + limit;
+    let late = |steps: &[Step]| {
+        let missing: Vec<String> = steps.iter().map(|step| worker.told(step)).collect();
+        Trouble::Late(missing.join("; "))
+    };
     loop {
-        let last = match tokio::time::timeout_at(deadline, worker.perform(&steps)).await {
+        let last = match timeout_at(deadline, worker.perform(&steps)).await {
             Ok(Ok(())) => None,
             // What was not answered may have been done: the next look tells.
             Ok(Err(error)) if error.is_transient() => Some(error),
             Ok(Err(error)) => return Err(error.into()),
-            Err(_) => None,
+            // There is no time left to look.
+            Err(_) => return Err(late(&steps)),
         };
-        let all = match patiently(limit, || worker.planned()).await? {
+        let all = match looked(worker, deadline).await {
             Ok(all) => all,
-            Err(obstacles) => return Err(Trouble::Late(obstacles.join("; "))),
+            Err(Trouble::Late(_)) => return Err(last.map_or_else(|| late(&steps), Trouble::from)),
+            Err(trouble) => return Err(trouble),
         };
         steps = all.iter().filter(|step| step.gate() == gate).cloned().collect();
         if steps.is_empty() {
             return Ok(all);
         }
         if Instant::now() + PAUSE >= deadline {
-            let missing: Vec<String> = steps.iter().map(|step| worker.told(step)).collect();
-            return Err(last.map_or_else(|| Trouble::Late(missing.join("; ")), Trouble::from));
+            return Err(last.map_or_else(|| late(&steps), Trouble::from));
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
+

@@ -80,6 +80,32 @@ pub enum MirrorOutcome {
     Refused(String),
 }
 
+/// What the account of one token may do in a mirror, and what was done about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountRight {
+    /// What the token is for: `read`, `status`.
+    pub purpose: &'static str,
+    /// The right that this takes: `read`, `write`.
+    pub needs: &'static str,
+    /// Whose token it is; nothing where that could not be told.
+    pub account: Option<String>,
+    /// What came of it.
+    pub outcome: RightOutcome,
+}
+
+/// What came of looking after a right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RightOutcome {
+    /// The account has it.
+    Present,
+    /// It was missing and is given now (or would be, in a dry run).
+    Granted,
+    /// There is no token of that purpose here, so that nobody knows whose right it is.
+    Unseen,
+    /// It is missing, and only a person can give it: what to do.
+    Missing(String),
+}
+
 /// What came of asking a mirror to fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncRequest {
@@ -94,6 +120,9 @@ pub enum SyncRequest {
 pub trait Mirrors: Send + Sync {
     /// Makes the repository be this mirror. With `dry_run` nothing is written.
     async fn ensure_mirror(&self, wanted: &WantedMirror, dry_run: bool) -> PortResult<MirrorOutcome>;
+    /// Gives each account that reads the mirror or reports on it the right that this takes, and none more. Nobody's right
+    /// is taken away. With `dry_run` nothing is written.
+    async fn ensure_rights(&self, repo: &RepoName, dry_run: bool) -> PortResult<Vec<AccountRight>>;
     /// Asks the forge to fetch what is new. It does so later, or never.
     async fn request_sync(&self, repo: &RepoName) -> PortResult<SyncRequest>;
 }

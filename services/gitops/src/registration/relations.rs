@@ -3,12 +3,19 @@
 use std::collections::BTreeMap;
 
 use fabrique_core::app::{App, Environment, ImageFrom, InfraFrom, Source};
-use fabrique_core::id::{Channel, EnvironmentName, ImageRepository, RelPath};
+use fabrique_core::id::{Channel, EnvironmentName, ImageRepository, RelPath, RepoName};
+use fabrique_core::upstream::Upstream;
 use fabrique_yaml::{Finding, Node, Reader};
 
-/// No two apps share an image: each would take the other's digests for its own. Nothing tells which of
-/// the two was there first, so both wait.
+/// What no two apps may say of the same thing. Nothing tells which of the two was there first, so both wait.
 pub(super) fn between_apps(apps: &[(RelPath, App)]) -> Vec<Finding> {
+    let mut findings = shared_images(apps);
+    findings.extend(two_origins(apps));
+    findings
+}
+
+/// No two apps share an image: each would take the other's digests for its own.
+fn shared_images(apps: &[(RelPath, App)]) -> Vec<Finding> {
     let mut by_image: BTreeMap<&ImageRepository, Vec<&(RelPath, App)>> = BTreeMap::new();
     for entry in apps {
         by_image.entry(&entry.1.image).or_default().push(entry);
@@ -27,6 +34,41 @@ pub(super) fn between_apps(apps: &[(RelPath, App)]) -> Vec<Finding> {
                 column: 0,
                 what: format!("the image {image} is also the image of {}", others.join(", ")),
                 remedy: "give each app its own image".to_owned(),
+            });
+        }
+    }
+    findings
+}
+
+/// A repository mirrors one other: no two apps that are built from it name different ones. One that names none is built
+/// from whatever is there.
+fn two_origins(apps: &[(RelPath, App)]) -> Vec<Finding> {
+    type Naming<'a> = (&'a RelPath, &'a App, &'a RepoName);
+    let mut by_repo: BTreeMap<String, Vec<Naming<'_>>> = BTreeMap::new();
+    for (path, app) in apps {
+        let Some(Upstream { github, .. }) = &app.source.upstream else { continue };
+        // Both forges compare names without case.
+        let repo = app.source.repo.to_string().to_ascii_lowercase();
+        by_repo.entry(repo).or_default().push((path, app, github));
+    }
+    let mut findings = Vec::new();
+    for naming in by_repo.values() {
+        for (path, app, github) in naming {
+            let others: Vec<String> = naming
+                .iter()
+                .filter(|(_, _, other)| !other.same_as(github))
+                .map(|(other, _, origin)| format!("{origin} in {other}"))
+                .collect();
+            if others.is_empty() {
+                continue;
+            }
+            findings.push(Finding {
+                file: path.as_str().to_owned(),
+                line: 0,
+                column: 0,
+                what: format!("{} mirrors {github} here, and {}", app.source.repo, others.join(", ")),
+                remedy: "name one source.github for a repository, or mirror the other into one of its own"
+                    .to_owned(),
             });
         }
     }

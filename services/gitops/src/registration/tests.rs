@@ -272,6 +272,35 @@ fn apps_that_share_an_image_both_wait() {
 }
 
 #[test]
+fn apps_that_mirror_different_repositories_into_one_both_wait_and_each_names_the_other() {
+    let text = |name: &str, source: &str| {
+        let text = SMALLEST.replace("small", name);
+        text.replace("{repo: Org/repo}", source)
+    };
+    let one = text("one", "{repo: Org/repo, github: acme/repo}");
+    let same = text("same", "{repo: org/Repo, github: Acme/Repo}");
+    let any = text("any", "{repo: Org/repo}");
+    let elsewhere = text("elsewhere", "{repo: Org/other, github: acme/other}");
+    let files = [
+        ("apps/one/app.yaml", one.as_str()),
+        ("apps/same/app.yaml", &same),
+        ("apps/any/app.yaml", &any),
+        ("apps/elsewhere/app.yaml", &elsewhere),
+    ];
+    assert_eq!(report(&files), "");
+    let other = text("other", "{repo: Org/repo, github: acme/fork}");
+    let files = [files.as_slice(), &[("apps/other/app.yaml", &other)]].concat();
+    let loaded = load(&files);
+    let left: Vec<&str> = loaded.apps.keys().map(AppName::as_str).collect();
+    assert_eq!(left, ["any", "elsewhere"]);
+    insta::assert_snapshot!(report(&files), @r"
+    apps/one/app.yaml: Org/repo mirrors acme/repo here, and acme/fork in apps/other/app.yaml; name one source.github for a repository, or mirror the other into one of its own
+    apps/other/app.yaml: Org/repo mirrors acme/fork here, and acme/repo in apps/one/app.yaml, Acme/Repo in apps/same/app.yaml; name one source.github for a repository, or mirror the other into one of its own
+    apps/same/app.yaml: org/Repo mirrors Acme/Repo here, and acme/fork in apps/other/app.yaml; name one source.github for a repository, or mirror the other into one of its own
+    ");
+}
+
+#[test]
 fn a_registry_allows_what_is_inside_it_and_not_what_begins_like_it() {
     let allow = |registry: &str, image: &str| {
         Rules { registries: vec![registry.to_owned()] }.allow(&ImageRepository::parse(image).unwrap())

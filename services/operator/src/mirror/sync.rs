@@ -1,7 +1,7 @@
 //! One sync: Gitea follows, GitHub is asked, what is new is kept and told.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fabrique_core::app::App;
@@ -12,7 +12,9 @@ use fabrique_ports::bus::{WakeCause, Wakes};
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::upstream::{Asked, BranchLine, Mirrors, Origin, SyncRequest, Upstreams};
 use fabrique_ports::{PortError, PortResult};
+use futures::{StreamExt as _, stream};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::Mirrored;
 use crate::exit::Exit;
@@ -23,6 +25,11 @@ const LOOKS: usize = 10;
 const SOUGHT: usize = 3;
 /// The pause between two looks at Gitea's branch.
 const PAUSE: Duration = Duration::from_secs(1);
+/// After so long without the branch Gitea is told once more: it loses some of what it is told, and does not try a fetch
+/// again that failed. What is queued already is queued once.
+const TOLD_FOR: Duration = Duration::from_secs(10);
+/// How many mirrors are brought up to date at once. Most of it is waiting for Gitea.
+const AT_ONCE: usize = 4;
 
 /// The world of a sync.
 #[derive(Clone)]
@@ -63,6 +70,8 @@ pub struct SyncedRepo {
     pub apps: Vec<SyncedApp>,
     /// Why nothing was learnt, if so.
     pub failed: Option<String>,
+    #[serde(skip)]
+    exit: Exit,
 }
 
 /// What a sync learnt for one app.
@@ -86,59 +95,43 @@ impl Synced {
     /// How the process ends: well when every mirror is where GitHub is.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        if self.limited_until.is_some() {
-            return Exit::Unreachable;
-        }
-        Exit::ok_if(
-            self.mirrors.iter().all(|mirror| {
-                mirror.failed.is_none() && mirror.apps.iter().all(|app| app.head == app.mirrored)
-            }),
-        )
+        Exit::worst(self.mirrors.iter().map(|mirror| match mirror.failed {
+            Some(_) => mirror.exit,
+            None => Exit::ok_if(mirror.apps.iter().all(|app| app.head == app.mirrored)),
+        }))
     }
 }
 
 /// Why a mirror has no outcome.
 enum Stop {
-    /// For this reason.
-    Because(String),
-    /// GitHub answers nothing until then.
-    Limited(Timestamp),
+    /// For this reason, which ends the process so.
+    Because(String, Exit),
+    /// GitHub answers nothing for now.
+    Limited,
 }
 
 impl From<PortError> for Stop {
     fn from(error: PortError) -> Self {
-        Stop::Because(error.to_string())
+        Stop::Because(error.to_string(), Exit::from(&error))
     }
 }
 
-/// Brings every mirror up to date, waiting for each at most `patience`, and keeps what GitHub says. With `dry_run` only
-/// questions are asked, and nothing is waited for. One that fails stops no other; a limit of GitHub's stops all that
-/// follow. Whoever was asked about longest ago comes first, so that neither a limit nor a job's deadline hits the same ones
-/// each time.
+/// Brings every mirror up to date, some at once, waiting for each at most `patience`, and keeps what GitHub says. With
+/// `dry_run` only questions are asked, and nothing is waited for. One that fails stops no other. After a limit of GitHub's
+/// nothing more is asked: neither about those that follow nor about those that are under way. Whoever was asked about
+/// longest ago comes first, so that neither a limit nor a job's deadline hits the same ones each time.
 pub async fn sync(ports: &SyncPorts, mirrors: &[Mirrored], patience: Duration, dry_run: bool) -> Synced {
-    let mut synced = Synced { dry_run, mirrors: Vec::with_capacity(mirrors.len()), limited_until: None };
     let mut order = Vec::with_capacity(mirrors.len());
     for mirrored in mirrors {
         order.push((last_asked(ports, mirrored).await, mirrored));
     }
     order.sort_by_key(|(asked, _)| *asked);
-    for (_, mirrored) in order {
-        let (apps, failed) = match synced.limited_until {
-            Some(_) => (Vec::new(), Some(limited())),
-            None => match (Syncing { ports, mirrored, patience, dry_run }).run().await {
-                Ok(apps) => (apps, None),
-                Err(Stop::Because(why)) => (Vec::new(), Some(why)),
-                Err(Stop::Limited(until)) => {
-                    synced.limited_until = Some(until);
-                    (Vec::new(), Some(limited()))
-                }
-            },
-        };
-        let (repo, github) = (mirrored.repo.clone(), mirrored.github.clone());
-        synced.mirrors.push(SyncedRepo { repo, github, apps, failed });
-    }
-    synced.mirrors.sort_by_key(|mirror| mirror.repo.to_string());
-    synced
+    let limit = OnceLock::new();
+    let one =
+        |(_, mirrored)| Syncing { ports, mirrored, limit: &limit, patience, dry_run }.told();
+    let mut mirrors: Vec<SyncedRepo> = stream::iter(order).map(one).buffer_unordered(AT_ONCE).collect().await;
+    mirrors.sort_by_key(|mirror| mirror.repo.to_string());
+    Synced { dry_run, mirrors, limited_until: limit.get().copied() }
 }
 
 /// When GitHub was asked about one of its apps for the last time; nothing where that cannot be told.
@@ -168,22 +161,27 @@ struct Answers(BTreeMap<Revision, Results>);
 struct Syncing<'a> {
     ports: &'a SyncPorts,
     mirrored: &'a Mirrored,
+    /// Until when GitHub answers nothing more, as soon as one of the mirrors was told so.
+    limit: &'a OnceLock<Timestamp>,
     patience: Duration,
     dry_run: bool,
 }
 
 impl Syncing<'_> {
+    async fn told(self) -> SyncedRepo {
+        let (apps, failed, exit) = match self.run().await {
+            Ok(apps) => (apps, None, Exit::Ok),
+            Err(Stop::Because(why, exit)) => (Vec::new(), Some(why), exit),
+            Err(Stop::Limited) => (Vec::new(), Some(limited()), Exit::Unreachable),
+        };
+        let (repo, github) = (self.mirrored.repo.clone(), self.mirrored.github.clone());
+        SyncedRepo { repo, github, apps, failed, exit }
+    }
+
     async fn run(&self) -> Result<Vec<SyncedApp>, Stop> {
         let before = self.lines().await?;
         if !self.dry_run {
-            match self.ports.mirrors.request_sync(&self.mirrored.repo).await? {
-                SyncRequest::Queued => {}
-                SyncRequest::NoMirror => {
-                    let what =
-                        "is no pull mirror, or the hooks token may not see it; `fabrique mirror ensure`";
-                    return Err(Stop::Because(format!("{} {what}", self.mirrored.repo)));
-                }
-            }
+            self.request().await?;
         }
         let places = self.followed(before).await?;
         let (mut apps, mut answers) = (Vec::new(), Answers::default());
@@ -192,6 +190,32 @@ impl Syncing<'_> {
             apps.push(self.tell(app, place, &mut answers).await?);
         }
         Ok(apps)
+    }
+
+    /// Tells Gitea to fetch.
+    async fn request(&self) -> Result<(), Stop> {
+        match self.ports.mirrors.request_sync(&self.mirrored.repo).await? {
+            SyncRequest::Queued => Ok(()),
+            SyncRequest::NoMirror => {
+                let what = "is no pull mirror, or the hooks token may not see it; `fabrique mirror ensure`";
+                Err(Stop::Because(format!("{} {what}", self.mirrored.repo), Exit::Findings))
+            }
+        }
+    }
+
+    /// What GitHub answers, unless it said already that it answers nothing more.
+    async fn asked<T>(&self, question: impl Future<Output = PortResult<Asked<T>>>) -> Result<T, Stop> {
+        if self.limit.get().is_some() {
+            return Err(Stop::Limited);
+        }
+        match question.await? {
+            Asked::Answer(answer) => Ok(answer),
+            Asked::Limited { until } => {
+                // Whoever is told second was told the same.
+                let _ = self.limit.set(until);
+                Err(Stop::Limited)
+            }
+        }
     }
 
     /// The branches of all apps, as GitHub has them.
@@ -207,12 +231,13 @@ impl Syncing<'_> {
 
     async fn line(&self, branch: &BranchName) -> Result<Vec<Revision>, Stop> {
         let github = &self.mirrored.github;
-        match answer(self.ports.origin.line(github, branch, LOOKS).await?)? {
+        match self.asked(self.ports.origin.line(github, branch, LOOKS)).await? {
             BranchLine::At(line) => Ok(line),
             BranchLine::NoBranch => Ok(Vec::new()),
-            BranchLine::NoRepository => Err(Stop::Because(format!(
-                "there is no repository {github} on GitHub, or the token of github.token_file may not see it"
-            ))),
+            BranchLine::NoRepository => {
+                let what = "or the token of github.token_file may not see it";
+                Err(Stop::Because(format!("there is no repository {github} on GitHub, {what}"), Exit::Findings))
+            }
         }
     }
 
@@ -223,11 +248,16 @@ impl Syncing<'_> {
         lines: BTreeMap<BranchName, Vec<Revision>>,
     ) -> Result<BTreeMap<BranchName, Place>, Stop> {
         let patience = if self.dry_run { Duration::ZERO } else { self.patience };
-        let deadline = (self.ports.clock)().after(patience);
+        let mut told = Instant::now();
+        let deadline = told + patience;
         let mut places = BTreeMap::new();
         for (branch, line) in lines {
             let mut mirrored = self.here(&branch).await?;
-            while mirrored.as_ref() != line.first() && (self.ports.clock)() < deadline {
+            while mirrored.as_ref() != line.first() && Instant::now() < deadline {
+                if told.elapsed() >= TOLD_FOR {
+                    self.request().await?;
+                    told = Instant::now();
+                }
                 tokio::time::sleep(PAUSE).await;
                 mirrored = self.here(&branch).await?;
             }
@@ -321,7 +351,7 @@ impl Syncing<'_> {
         let github = &self.mirrored.github;
         for (index, passed) in known.passed.iter().enumerate().take(SOUGHT) {
             let is_there =
-                line.contains(passed) || answer(self.ports.origin.contains(github, branch, passed).await?)?;
+                line.contains(passed) || self.asked(self.ports.origin.contains(github, branch, passed)).await?;
             if is_there {
                 return Ok(known.passed[index..].to_vec());
             }
@@ -365,17 +395,9 @@ impl Syncing<'_> {
         if let Some(results) = answers.0.get(revision) {
             return Ok(results.clone());
         }
-        let asked = self.ports.origin.results(&self.mirrored.github, revision).await?;
-        let results = answer(asked)?;
+        let results = self.asked(self.ports.origin.results(&self.mirrored.github, revision)).await?;
         answers.0.insert(revision.clone(), results.clone());
         Ok(results)
-    }
-}
-
-fn answer<T>(asked: Asked<T>) -> Result<T, Stop> {
-    match asked {
-        Asked::Answer(answer) => Ok(answer),
-        Asked::Limited { until } => Err(Stop::Limited(until)),
     }
 }
 

@@ -7,21 +7,24 @@ use std::time::Duration;
 use fabrique_ports::PortResult;
 use fabrique_ports::setup::{DeployerDoor, DeployerInside};
 use secrecy::SecretString;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::plan::HookTo;
 use super::report::{DELIVERY, SetupReport};
-use super::{Installation, PAUSE, Place, patiently, vault, work};
+use super::{Installation, PAUSE, Place, Trouble, patiently, vault, work};
 use crate::exit::Exit;
 
 /// How long one delivery is waited for before another is sent: it may have come before Argo CD knew of the probe.
 const ONE_DELIVERY: Duration = Duration::from_secs(5);
 
-/// Passes the gate, or reports why not.
+/// What is kept of the gate's time for removing the probe again.
+const REMOVAL: Duration = Duration::from_secs(5);
+
+/// Passes the gate, or reports why not. All of it ends at `deadline`.
 pub(super) async fn prove(
     of: &Installation<'_>,
     door: &dyn DeployerDoor,
-    limit: Duration,
+    deadline: Instant,
     report: &mut SetupReport,
 ) -> Option<()> {
     let secret = match of.wanted.hooks.get(&HookTo::Deployer).map(|hook| &hook.secret) {
@@ -35,14 +38,14 @@ pub(super) async fn prove(
     };
     // Argo CD begins anew when its secret changes.
     let stranger = work::drawn(of.ambient);
-    let refuses = eventually(limit, || async { Ok(!door.takes(&stranger).await?) }).await;
+    let refuses = eventually(deadline, || async { Ok(!door.takes(&stranger).await?) }).await;
     if !report.take(DELIVERY, refuses)? {
         let what = "Argo CD takes what a stranger signed: put the secret of init.argocd_secret_file into argocd-secret as \
                     webhook.gogs.secret, by which it checks Gitea's deliveries";
         report.failed(DELIVERY, what, Exit::Findings);
         return None;
     }
-    let takes = eventually(limit, || door.takes(&secret)).await;
+    let takes = eventually(deadline, || door.takes(&secret)).await;
     if !report.take(DELIVERY, takes)? {
         let what = "Argo CD refuses what the secret of init.argocd_secret_file signed: webhook.gogs.secret of argocd-secret \
                     is another";
@@ -56,8 +59,9 @@ pub(super) async fn prove(
         );
         return Some(());
     };
-    let told = through_gitea(of, inside, secret, limit).await;
-    let removed = patiently(limit, || inside.remove_probe()).await;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let told = through_gitea(of, inside, secret, deadline - REMOVAL.min(left / 2)).await;
+    let removed = patiently(deadline, || inside.remove_probe()).await;
     if !report.take(DELIVERY, told)? {
         let what = format!(
             "no delivery of Gitea led to anything: does Gitea reach the address of webhook #1, does [webhook] \
@@ -77,41 +81,45 @@ async fn through_gitea(
     of: &Installation<'_>,
     inside: &dyn DeployerInside,
     secret: SecretString,
-    limit: Duration,
-) -> PortResult<bool> {
+    deadline: Instant,
+) -> Result<bool, Trouble> {
     let wanted = &of.wanted;
     let url = wanted.hooks.get(&HookTo::Deployer).map(|hook| hook.url.as_str());
     let hooks = (of.hooks)(secret);
-    let deadline = Instant::now() + limit;
-    inside.place_probe(&wanted.deployer_url, &wanted.branch).await?;
+    patiently(deadline, || inside.place_probe(&wanted.deployer_url, &wanted.branch)).await?;
     while Instant::now() < deadline {
-        let all = hooks.hooks(&wanted.repo).await?;
+        let all = patiently(deadline, || hooks.hooks(&wanted.repo)).await?;
         let Some(hook) = all.into_iter().find(|hook| Some(hook.url.as_str()) == url) else {
             return Ok(false);
         };
-        hooks.test_delivery(&wanted.repo, hook.id).await?;
-        if eventually(ONE_DELIVERY, || inside.probe_was_told()).await? {
+        patiently(deadline, || hooks.test_delivery(&wanted.repo, hook.id)).await?;
+        let one = deadline.min(Instant::now() + ONE_DELIVERY);
+        if eventually(one, || inside.probe_was_told()).await? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Asks until it is so, or for as long as may be waited; the last answer counts.
+/// Asks until it is so, or until `deadline`; the last answer counts.
 async fn eventually<F: Future<Output = PortResult<bool>>>(
-    limit: Duration,
+    deadline: Instant,
     ask: impl Fn() -> F,
-) -> PortResult<bool> {
-    let deadline = Instant::now() + limit;
+) -> Result<bool, Trouble> {
+    let mut last = None;
     loop {
-        let answer = ask().await;
+        let Ok(answer) = timeout_at(deadline, ask()).await else {
+            return last.unwrap_or_else(|| Err(Trouble::Late("an answer".to_owned())));
+        };
         let final_one = match &answer {
             Ok(so) => *so,
             Err(error) => !error.transient(),
         };
+        let answer = answer.map_err(Trouble::from);
         if final_one || Instant::now() + PAUSE >= deadline {
             return answer;
         }
+        last = Some(answer);
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use super::Trouble;
 use super::plan::Gate;
-use crate::error::OperatorError;
 use crate::exit::Exit;
 
 pub(super) const NATS: &str = "nats";
@@ -119,15 +118,16 @@ impl SetupReport {
                 let what = format!("still missing when its time was over: {missing}");
                 self.failed(gate, &what, Exit::Unreachable);
             }
+            Trouble::Obstacles(obstacles) => self.failed(gate, &obstacles.join("; "), Exit::Findings),
         }
     }
 
     /// What was asked, or nothing when that failed, which is told then.
-    pub(super) fn take<T, E: Into<OperatorError>>(&mut self, gate: &str, answer: Result<T, E>) -> Option<T> {
+    pub(super) fn take<T, E: Into<Trouble>>(&mut self, gate: &str, answer: Result<T, E>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),
             Err(error) => {
-                self.trouble(gate, Trouble::from(error));
+                self.trouble(gate, error.into());
                 None
             }
         }
