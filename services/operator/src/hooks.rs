@@ -69,6 +69,9 @@ pub struct Ensured {
     pub dry_run: bool,
     /// Every repository, by name.
     pub repositories: Vec<EnsuredHook>,
+    /// What those that failed end with.
+    #[serde(skip)]
+    failed: Exit,
 }
 
 /// What was found, and done, at one repository.
@@ -82,8 +85,6 @@ pub struct EnsuredHook {
     pub result: HookResult,
     /// What differed, why it failed, or nothing.
     pub detail: String,
-    #[serde(skip)]
-    exit: Exit,
 }
 
 /// What came of looking after a webhook.
@@ -110,7 +111,7 @@ impl Ensured {
             HookResult::Present => Exit::Ok,
             HookResult::Created | HookResult::Repaired => Exit::ok_if(!self.dry_run),
             HookResult::NoRepository => Exit::Findings,
-            HookResult::Failed => hook.exit,
+            HookResult::Failed => self.failed,
         }))
     }
 }
@@ -118,13 +119,15 @@ impl Ensured {
 /// Makes every watched repository have exactly one webhook that delivers to `url`. With `dry_run` nothing is
 /// written. One repository that fails stops no other.
 pub async fn ensure(hooks: &dyn Hooks, watched: Vec<Watched>, url: &str, dry_run: bool) -> Ensured {
-    let mut repositories: Vec<EnsuredHook> = stream::iter(watched)
+    let all: Vec<(EnsuredHook, Exit)> = stream::iter(watched)
         .map(|watched| ensure_one(hooks, watched, url, dry_run))
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
+    let failed = Exit::worst(all.iter().map(|(_, exit)| *exit));
+    let mut repositories: Vec<EnsuredHook> = all.into_iter().map(|(hook, _)| hook).collect();
     repositories.sort_by_key(|hook| hook.repo.to_string());
-    Ensured { dry_run, repositories }
+    Ensured { dry_run, repositories, failed }
 }
 
 /// Differences on one line.
@@ -132,9 +135,10 @@ pub(crate) fn told(differences: &[HookDifference]) -> String {
     differences.iter().map(|difference| difference.what.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: bool) -> EnsuredHook {
+/// With what it ends where it failed.
+async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: bool) -> (EnsuredHook, Exit) {
     let wanted = watched.hook(url);
-    let mut exit = Exit::Findings;
+    let mut exit = Exit::Ok;
     let (result, detail) = match hooks.ensure_hook(&watched.repo, &wanted, dry_run).await {
         Ok(HookOutcome::Present) => (HookResult::Present, String::new()),
         Ok(HookOutcome::Created) => (HookResult::Created, String::new()),
@@ -148,7 +152,7 @@ async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: boo
             (HookResult::Failed, error.to_string())
         }
     };
-    EnsuredHook { repo: watched.repo, branch_filter: wanted.branch_filter, result, detail, exit }
+    (EnsuredHook { repo: watched.repo, branch_filter: wanted.branch_filter, result, detail }, exit)
 }
 
 #[cfg(test)]
@@ -181,9 +185,10 @@ mod tests {
             branch_filter: "main".to_owned(),
             result,
             detail: String::new(),
-            exit: Exit::Unreachable,
         };
-        let exit = |dry_run, result| Ensured { dry_run, repositories: vec![hook(result)] }.exit();
+        let exit = |dry_run, result| {
+            Ensured { dry_run, repositories: vec![hook(result)], failed: Exit::Unreachable }.exit()
+        };
         assert_eq!(exit(true, HookResult::Created), Exit::Findings);
         assert_eq!(exit(false, HookResult::Created), Exit::Ok);
         assert_eq!(exit(true, HookResult::Present), Exit::Ok);
