@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::AppName;
+use crate::id::{AppName, Digest};
 use crate::time::Timestamp;
 
 /// The sequence number of a wake; zero when there never was one.
@@ -32,6 +32,20 @@ pub struct WorkRecord {
     /// [`WorkItem::revision`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
+    /// What the last look that ended read of the app in `cluster/apps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<Seen>,
+}
+
+/// What a look read of an app in `cluster/apps`: where it is something else now, somebody changed it, and whoever was to be
+/// told may not have been.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// A digest of the app's own files: registration, compositions, and what is deployed by them.
+    pub files: Digest,
+    /// A digest of the contract, where there is one and the app declares what it needs of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<Digest>,
 }
 
 /// A wait decided at some generation. A newer wake ends it, so that a fresh push never waits for the
@@ -48,19 +62,13 @@ impl WorkRecord {
     /// The record after `holder` claims the app.
     #[must_use]
     pub fn claimed_by(&self, holder: &str) -> Self {
-        Self {
-            holder: Some(holder.to_owned()),
-            token: self.token + 1,
-            done: self.done,
-            waiting: None,
-            queued: self.queued,
-        }
+        Self { holder: Some(holder.to_owned()), token: self.token + 1, waiting: None, ..self.clone() }
     }
 
     /// The record after the work noted at `noted` is finished.
     #[must_use]
     pub fn released(&self, noted: Generation) -> Self {
-        Self { holder: None, token: self.token, done: noted.max(self.done), waiting: None, queued: None }
+        Self { holder: None, done: noted.max(self.done), waiting: None, queued: None, ..self.clone() }
     }
 
     /// The record after the holder gives the app back unserved: it was claimed at `revision` and keeps that
@@ -68,7 +76,7 @@ impl WorkRecord {
     #[must_use]
     pub fn released_unserved(&self, revision: u64) -> Self {
         let queued = Some(self.queued.unwrap_or(revision));
-        Self { holder: None, token: self.token, done: self.done, waiting: None, queued }
+        Self { holder: None, waiting: None, queued, ..self.clone() }
     }
 
     /// The record after the holder decided at `noted` to wait: nothing is done, the app is due again at
@@ -76,7 +84,13 @@ impl WorkRecord {
     #[must_use]
     pub fn released_to_wait(&self, noted: Generation, until: Timestamp) -> Self {
         let waiting = Some(Waiting { at: noted, until });
-        Self { holder: None, token: self.token, done: self.done, waiting, queued: None }
+        Self { holder: None, waiting, queued: None, ..self.clone() }
+    }
+
+    /// The same after a look that read this of the app, or found no such app.
+    #[must_use]
+    pub fn having_seen(self, seen: Option<Seen>) -> Self {
+        Self { seen, ..self }
     }
 }
 
@@ -157,6 +171,18 @@ mod tests {
         assert_eq!(item.due(Timestamp(0)), Due::No);
         item.record = item.record.released(noted);
         assert_eq!(item.due(Timestamp(0)), Due::Now);
+    }
+
+    #[test]
+    fn what_was_seen_stays_until_another_look_ends() {
+        let seen = Some(Seen { files: Digest::of(b"files"), contract: None });
+        let record = WorkRecord::default().having_seen(seen.clone()).claimed_by("w");
+        assert_eq!(record.released_unserved(3).seen, seen, "nobody looked");
+        assert_eq!(record.released(Generation(1)).having_seen(None).seen, None);
+        let stored = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<WorkRecord>(&stored).unwrap(), record);
+        let former = serde_json::from_str::<WorkRecord>(r#"{"token":1,"done":2}"#).unwrap();
+        assert_eq!(former.seen, None, "of a worker that noted nothing");
     }
 
     #[test]

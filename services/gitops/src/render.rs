@@ -193,27 +193,36 @@ pub fn along(
     Ok(planned)
 }
 
-/// Whether the Application of an environment reads the app's repository at another revision, or with another image, than the
-/// composition says. One that reads the copy never does.
+/// Whether the Application of an environment is another one than is rendered for what is registered and deployed now. `standing`
+/// are the Applications of `tree`.
+///
+/// Its wave is left aside: it moves with the commits of other apps. One that a person wrote, and one that may not be rendered
+/// as it is registered, never lag.
 #[must_use]
 pub fn lags(
     tree: &Tree,
-    registrations: &Registrations,
-    app: &App,
-    environment: &EnvironmentName,
+    (registrations, standing): (&Registrations, &Standing),
+    (app, environment): (&App, &EnvironmentName),
     settings: &Settings,
 ) -> bool {
-    let choice = registrations.choice(&app.name, environment);
-    let Some(stands) = tree.content(&layout::application_of(&app.name, environment)) else { return false };
-    if choice.source.unwrap_or(settings.source) == SourceForm::Copy || !stands.starts_with(MARK.as_bytes()) {
+    let file = layout::application_of(&app.name, environment);
+    let stands = tree.content(&file).filter(|stands| stands.starts_with(MARK.as_bytes()));
+    let place = app.environments.iter().find(|place| place.name == *environment);
+    let (Some(stands), Some(place)) = (stands, place) else { return false };
+    if standing.owner(&file).is_some_and(|owner| owner != (&app.name, environment)) {
         return false;
     }
-    let Ok(Some(composition)) = composition::load(tree, app, environment) else { return false };
-    let (Some(image), Some(infra)) = (composition.image.deployed, composition.infra.deployed) else {
+    let own = Needs { apps: standing.needs_of(&app.name), ..Needs::default() };
+    let needs = BTreeMap::from([(&app.name, own)]);
+    let order = Order::of(&needs);
+    let (standing, claims, contract) = (Standing::default(), Claims::new(), None);
+    let ground = Ground { tree, registrations, settings, needs, order, standing, claims, contract };
+    if ground.misplaced(app, place).is_some() {
         return false;
-    };
-    let text = String::from_utf8_lossy(stands);
-    ![image.digest.as_str(), infra.revision.as_str()].into_iter().all(|shown| text.contains(shown))
+    }
+    let Ok(Some(rendered)) = application::render(&ground, app, place) else { return false };
+    let stands = String::from_utf8_lossy(stands);
+    !application::without_wave(&stands).eq(application::without_wave(&rendered))
 }
 
 /// Everything that an Application is rendered from.
@@ -239,12 +248,13 @@ impl<'a> Ground<'a> {
         needs: &BTreeMap<AppName, Needs>,
         settings: &'a Settings,
     ) -> Self {
+        let stands = standing.needs();
         let needs_of = |app: &AppName| match needs.get(app) {
             Some(needs) if needs.waits.is_empty() => needs.clone(),
             // What is there stays as it is, and its needs with it.
             waiting => {
                 let mut needs = waiting.cloned().unwrap_or_default();
-                needs.apps.extend(standing.needs_of(app));
+                needs.apps.extend(stands.get(app).into_iter().flatten().cloned());
                 needs.asks = None;
                 needs
             }

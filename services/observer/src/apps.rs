@@ -1,12 +1,15 @@
 //! The newest parsed state of `cluster/apps`.
 
+use std::io::Write as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use fabrique_core::id::{BranchName, RepoName, Revision};
-use fabrique_declarations::{Contract, Finding};
+use fabrique_core::app::App;
+use fabrique_core::id::{BranchName, Digest, RelPath, RepoName, Revision};
+use fabrique_core::work::Seen;
+use fabrique_declarations::{Contract, Finding, contract};
 use fabrique_gitops::render::Standing;
-use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree};
+use fabrique_gitops::{Entry, FileKind, Registrations, Rules, Tree, layout};
 use fabrique_ports::PortResult;
 use fabrique_ports::deployments::{Deployments, Snapshot, SnapshotFile};
 use fabrique_ports::forge::{BranchHead, Forge};
@@ -40,6 +43,21 @@ impl Apps {
     /// The Applications in its files, read at the first call.
     pub fn applications(&self) -> &Standing {
         self.applications.get_or_init(|| Standing::of(&self.tree))
+    }
+
+    /// What there is to be read of an app: its own files, and the contract where the app declares something.
+    #[must_use]
+    pub fn seen_of(&self, app: &App) -> Seen {
+        let mut files = Vec::new();
+        for (path, entry) in self.tree.below(&layout::home_of(&app.name)) {
+            // Writing to a Vec does not fail.
+            let _ = writeln!(files, "{path} {:?} {}", entry.kind, Digest::of(&entry.bytes));
+        }
+        let contract = app.source.declaration.as_ref().and_then(|_| {
+            let path = RelPath::parse(contract::FILE_NAME).ok()?;
+            self.tree.read(&path).ok()?.map(|bytes| Digest::of(bytes))
+        });
+        Seen { files: Digest::of(&files), contract }
     }
 
     /// Reads the Applications as those of `before` were, where they were: only what changed since.
@@ -146,6 +164,44 @@ mod tests {
         });
         let commit = Revision::parse(&commit.to_string().repeat(40)).unwrap();
         Apps::parse(commit, files.collect(), &Rules { registries: Vec::new() })
+    }
+
+    #[test]
+    fn what_is_seen_of_an_app_is_another_once_its_files_or_the_contract_change_and_not_by_those_of_others() {
+        let registration = |declaration: &str| {
+            format!(
+                "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: one }}\nspec:\n  source: {{ repo: atlas/one{declaration} \
+                 }}\n  image: registry:80/one\n"
+            )
+        };
+        let seen = |declaration: &str, files: &[(&str, &str)]| {
+            let registration = registration(declaration);
+            let files = [&[("apps/one/app.yaml", registration.as_str())], files].concat();
+            let tree = files
+                .iter()
+                .map(|(path, text)| (RelPath::parse(path).unwrap(), Entry::regular((*text).to_owned())));
+            let rules = Rules { registries: vec!["registry:80".to_owned()] };
+            let apps = Apps::parse(Revision::parse(&"a".repeat(40)).unwrap(), tree.collect(), &rules);
+            assert_eq!(apps.registrations.findings, []);
+            apps.seen_of(apps.registrations.apps.values().next().unwrap())
+        };
+        let (composition, contract) = ("apps/one/prod/composition.yaml", "contract.yaml");
+        let before = seen("", &[(composition, "a: 1\n")]);
+        assert_ne!(seen("", &[(composition, "a: 2\n")]), before);
+        assert_ne!(seen("", &[]), before);
+        assert_ne!(seen("", &[(composition, "a: 1\n"), ("apps/one/prod/b", "")]), before);
+        let others = [("apps/one-more/prod/composition.yaml", "a: 1\n"), ("applications/one-prod.yaml", "")];
+        assert_eq!(seen("", &[&[(composition, "a: 1\n")], &others[..]].concat()), before);
+        assert_eq!(
+            seen("", &[(composition, "a: 1\n"), (contract, "b: 1\n")]),
+            before,
+            "it asks for nothing of it"
+        );
+        let declares = ", declaration: d.yaml";
+        let before = seen(declares, &[(contract, "b: 1\n")]);
+        let after = seen(declares, &[(contract, "b: 2\n")]);
+        assert_eq!(after.files, before.files);
+        assert_ne!(after.contract, before.contract);
     }
 
     #[test]

@@ -59,6 +59,11 @@ impl Own {
         self.pinned().is_some()
     }
 
+    /// Whether the head names migrations.
+    pub(crate) fn names_migrations(&self) -> bool {
+        self.declaration().is_some_and(|declaration| !declaration.depends_on.migrations.is_empty())
+    }
+
     fn pinned(&self) -> Option<&RevisionPrefix> {
         self.declaration()
             .and_then(|declaration| declaration.revision.as_ref())

@@ -12,6 +12,7 @@ use fabrique_core::policy::Policy;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Candidate;
 use fabrique_core::view::{Declared, EnvironmentView, Recorded, Target, View};
+use fabrique_gitops::render::Settings;
 use fabrique_ports::PortResult;
 use fabrique_ports::forge::{BranchHead, Forge};
 use fabrique_ports::records::Records;
@@ -37,6 +38,8 @@ pub struct Observer {
     pub(crate) known: Arc<Known>,
     heads: Option<Arc<Heads>>,
     pub(crate) upstreams: Option<Arc<dyn Upstreams>>,
+    /// What migrations are rendered with, where they are.
+    pub(crate) render: Option<Arc<Settings>>,
 }
 
 /// A finished build as it stands to what is deployed and to the head, for the guard at the commit.
@@ -79,7 +82,14 @@ impl Observer {
         records: Arc<dyn Records>,
         policy: Policy,
     ) -> Self {
-        Self { forge, source, registry, records, policy, known: Arc::default(), heads: None, upstreams: None }
+        let known = Arc::default();
+        Self { forge, source, registry, records, policy, known, heads: None, upstreams: None, render: None }
+    }
+
+    /// The same that judges the migrations of a target before it is built, where an installation renders them.
+    #[must_use]
+    pub fn rendering(self, settings: Option<Settings>) -> Self {
+        Self { render: settings.map(Arc::new), ..self }
     }
 
     /// The same with what is known of sources on GitHub. Without it an app that asks for checks there waits.
@@ -220,6 +230,9 @@ impl Observer {
         };
         if view.declared == Declared::Admitted && changes(&view) {
             (view.declared, view.awaits) = self.word_of_others(app, gathering.apps, head, own).await?;
+        }
+        if view.declared == Declared::Admitted && matches!(decide(&view).action, Action::Build { .. }) {
+            view.declared = self.word_of_migrations(gathering, own).await?;
         }
         view.awaits.extend(gathering.refused_for(target));
         if matches!(decide(&view).action, Action::Build { .. } | Action::WaitUntil(_) | Action::Commit(_)) {

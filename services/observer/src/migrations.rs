@@ -1,7 +1,8 @@
 //! The migrations of an app at the revision of an image, and the file that runs them.
 
-use fabrique_core::app::App;
+use fabrique_core::app::{App, ImageFrom};
 use fabrique_core::id::{EnvironmentName, RelPath, Revision};
+use fabrique_core::view::Declared;
 use fabrique_declarations::{Contract, Declaration, Declares};
 use fabrique_gitops::render::Settings;
 use fabrique_gitops::render::migrations::{self, Migrations, Target};
@@ -10,7 +11,9 @@ use fabrique_ports::PortResult;
 use fabrique_ports::source::{FileKind, SourceFile, SourceHistory};
 
 use crate::apps::entry;
-use crate::declared::{declaration_of, declares};
+use crate::declared::{Own, declaration_of, declares};
+use crate::gather::Observer;
+use crate::gathering::{Gathering, needs_history};
 
 /// What one revision of an app wants to be run before it is.
 #[derive(Debug)]
@@ -75,6 +78,13 @@ pub async fn rendered_at(
 }
 
 impl Wanted {
+    /// What is not as it was deployed to an environment, although whatever was applied has to stay so.
+    #[must_use]
+    pub fn edited(&self, tree: &Tree, app: &App, environment: &EnvironmentName) -> Option<Finding> {
+        let stands = tree.read(&layout::migrations_of(&app.name, environment)).ok()??;
+        self.migrations.edited(&self.file, &self.declaration, stands)
+    }
+
     /// The file of an environment as it should be; nothing where nobody renders for it.
     ///
     /// # Errors
@@ -108,6 +118,46 @@ impl Wanted {
             ));
         };
         Ok(migrations::render(tree, &app.name, environment, &self.migrations, &target, runner))
+    }
+}
+
+impl Observer {
+    /// What speaks against the migrations of a target, told before a build is spent on it: what the commit of its image would be
+    /// refused for, and what whoever runs them would refuse. Nothing where one environment could take them, or nobody renders.
+    ///
+    /// # Errors
+    /// When the source cannot be read, or its history is not wanted now.
+    pub(crate) async fn word_of_migrations(
+        &self,
+        gathering: &Gathering<'_>,
+        own: &Own,
+    ) -> PortResult<Declared> {
+        let (app, apps) = (gathering.app, gathering.apps);
+        let (Some(settings), Ok(Some(contract))) = (&self.render, &apps.contract) else {
+            return Ok(Declared::Admitted);
+        };
+        if !own.is_pinned() && !own.names_migrations() {
+            return Ok(Declared::Admitted);
+        }
+        if gathering.tip.is_some() {
+            return Err(needs_history());
+        }
+        let wanted = match wanted(self.source.as_ref(), app, &own.target).await? {
+            Ok(Some(wanted)) => wanted,
+            Ok(None) => return Ok(Declared::Admitted),
+            Err(finding) => return Ok(Declared::Refused(finding.to_string())),
+        };
+        let is_released = gathering.memory.released.as_ref() == Some(&own.target);
+        let known = (&apps.registrations, contract);
+        let built_for = app.environments.iter().filter(|environment| environment.image == ImageFrom::Build);
+        let found = built_for.map(|environment| {
+            let rendered = wanted.rendered(&apps.tree, known, (app, &environment.name), settings);
+            let edited = || wanted.edited(&apps.tree, app, &environment.name).filter(|_| !is_released);
+            rendered.err().or_else(edited)
+        });
+        let found: Option<Vec<Finding>> = found.collect();
+        let first = found.as_ref().and_then(|found| found.first());
+        Ok(first.map_or(Declared::Admitted, |finding| Declared::Refused(finding.to_string())))
     }
 }
 

@@ -6,7 +6,7 @@ use fabrique_core::decision::{Action, Decision};
 use fabrique_core::id::Channel;
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Due, WorkItem, WorkRecord};
+use fabrique_core::work::{Due, Seen, WorkItem, WorkRecord};
 
 use crate::leases::Holder;
 
@@ -16,6 +16,8 @@ pub(crate) struct Standing<'a> {
     pub(crate) holder: Holder,
     pub(crate) memory: &'a Memory,
     pub(crate) decision: &'a Decision,
+    /// What a person changed in `cluster/apps` since a worker looked, as [`unseen`] says it.
+    pub(crate) edited: Option<&'static str>,
     pub(crate) now: Timestamp,
 }
 
@@ -27,7 +29,10 @@ impl Standing<'_> {
             // A worker reads the head once and then waits for wakes: it learns of a newer one from here.
             Holder::Working => self.difference(),
             Holder::Nobody if self.item.due(self.now) == Due::Now => None,
-            Holder::Nobody => self.difference().or_else(|| self.leftover()),
+            Holder::Nobody => {
+                let edited = || self.edited.map(str::to_owned);
+                self.difference().or_else(edited).or_else(|| self.leftover())
+            }
         }
     }
 
@@ -61,6 +66,16 @@ impl Standing<'_> {
     }
 }
 
+/// What is other than the last look at an app saw it. Nothing for one that nobody has looked at, or by a worker that noted
+/// nothing: what it needs shows by itself.
+pub(crate) fn unseen(last: Option<&Seen>, now: &Seen) -> Option<&'static str> {
+    let last = last?;
+    if last.files != now.files {
+        return Some("its files in cluster/apps changed since a worker looked");
+    }
+    (last.contract != now.contract).then_some("contract.yaml changed since a worker looked")
+}
+
 /// Why an app is to be woken whose holder has not moved its record for this long.
 pub(crate) fn silent(record: &WorkRecord, still: Duration) -> String {
     let holder = record.holder.as_deref().unwrap_or("its worker");
@@ -87,7 +102,7 @@ pub(crate) fn unregistered(item: &WorkItem, memory: &Memory, now: Timestamp) -> 
 #[cfg(test)]
 mod tests {
     use fabrique_core::decision::Reason;
-    use fabrique_core::id::{AppName, BuildId, BuildKey, EnvironmentName, Revision};
+    use fabrique_core::id::{AppName, BuildId, BuildKey, Digest, EnvironmentName, Revision};
     use fabrique_core::memory::{Committed, Intent, Running};
     use fabrique_core::verdict::Verdict;
     use fabrique_core::work::{Generation, Waiting};
@@ -138,7 +153,30 @@ mod tests {
     }
 
     fn wake(item: &WorkItem, holder: Holder, memory: &Memory, decision: &Decision) -> Option<String> {
-        Standing { item, holder, memory, decision, now: NOW }.wake()
+        Standing { item, holder, memory, decision, edited: None, now: NOW }.wake()
+    }
+
+    #[test]
+    fn an_edit_of_which_nobody_told_wakes_unless_somebody_looks_anyway() {
+        let seen = |files: &[u8], contract: Option<&[u8]>| Seen {
+            files: Digest::of(files),
+            contract: contract.map(Digest::of),
+        };
+        let now = seen(b"b", Some(b"2"));
+        assert_eq!(unseen(None, &now), None);
+        assert_eq!(unseen(Some(&now), &now), None);
+        assert!(unseen(Some(&seen(b"a", Some(b"2"))), &now).unwrap().starts_with("its files"));
+        assert!(unseen(Some(&seen(b"b", Some(b"1"))), &now).unwrap().starts_with("contract.yaml"));
+        let decision = settled(Action::Nothing);
+        let memory = Memory::default();
+        let standing = |item: WorkItem, holder| {
+            let (memory, decision, edited) = (&memory, &decision, Some("it changed"));
+            Standing { item: &item, holder, memory, decision, edited, now: NOW }.wake()
+        };
+        assert_eq!(standing(item(3, 3), Holder::Nobody).as_deref(), Some("it changed"));
+        assert_eq!(standing(waiting(item(4, 3)), Holder::Nobody).as_deref(), Some("it changed"));
+        assert_eq!(standing(item(4, 3), Holder::Nobody), None, "it is due");
+        assert_eq!(standing(item(3, 3), Holder::Working), None, "it is read again before it is given back");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Config, Ports};
 use crate::history::Attempt;
 use crate::images;
-use crate::judge::{Standing, unregistered};
+use crate::judge::{self, Standing, unregistered};
 use crate::leases::{Holder, Leases};
 use crate::measure;
 
@@ -224,8 +224,10 @@ impl Reconciler {
     }
 
     async fn read(&self, depth: Depth) -> PortResult<Round> {
-        let (apps, items, memories) =
-            tokio::try_join!(self.apps.read(), self.ports.board.all_work(), self.ports.memories.memories())?;
+        // Who looked at an app is read before what there is to be seen of it: what is newer by then is nobody's yet.
+        let (items, memories) =
+            tokio::try_join!(self.ports.board.all_work(), self.ports.memories.memories())?;
+        let apps = self.apps.read().await?;
         let now = Instant::now();
         let turn = match depth {
             Depth::Full => self.turn.fetch_add(1, Ordering::Relaxed),
@@ -309,7 +311,8 @@ impl Reconciler {
         let view = round.observer.observe(app, &round.apps, memory, now).await?;
         let decision = decide(&view);
         let mut look = Look::default();
-        let standing = Standing { item, holder: *holder, memory, decision: &decision, now };
+        let edited = self.edited(app, round, item).await?;
+        let standing = Standing { item, holder: *holder, memory, decision: &decision, edited, now };
         if let Some(reason) = standing.wake() {
             self.wake(&app.name, &reason, now).await?;
             look.woken = Some(Woken { app: app.name.clone(), reason });
@@ -318,6 +321,16 @@ impl Reconciler {
             self.look_after_images(app, round, memory, &mut look).await?;
         }
         Ok(look)
+    }
+
+    /// What a person changed of the app since a worker looked. What a worker changed itself while this sweep read is not
+    /// told: its record moved.
+    async fn edited(&self, app: &App, round: &Round, item: &WorkItem) -> PortResult<Option<&'static str>> {
+        let Some(edited) = judge::unseen(item.record.seen.as_ref(), &round.apps.seen_of(app)) else {
+            return Ok(None);
+        };
+        let (_, _, revision) = self.ports.board.work_of(&app.name).await?;
+        Ok((revision == item.revision).then_some(edited))
     }
 
     async fn wake(&self, app: &AppName, reason: &str, now: Timestamp) -> PortResult<()> {

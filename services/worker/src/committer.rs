@@ -47,8 +47,9 @@ pub(crate) enum Task {
     ReleaseHolds,
     /// Rewrite the bindings from the composition, by a person's word.
     Repair,
-    /// Bring in line what an edit of a composition left behind: a person's word as well.
-    Follow,
+    /// Bring in line what an edit of a composition or a registration left behind, and of the contract, where that moved:
+    /// a person's word as well.
+    Follow { contract_moved: bool },
 }
 
 /// A channel that was not written, and why.
@@ -278,7 +279,10 @@ impl Rounds {
                 }
                 Ok(proposal)
             }
-            Task::Follow => follow::propose(ground, &job.memory.get().await).await,
+            Task::Follow { contract_moved } => {
+                let ground = Ground { contract_moved: *contract_moved, ..ground };
+                follow::propose(ground, &job.memory.get().await).await
+            }
             Task::ReleaseHolds => {
                 let channels = |environment: &Environment| {
                     let name = environment.name.clone();

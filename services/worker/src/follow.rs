@@ -3,6 +3,9 @@
 //! A binding that shows something else than its composition has two stories. Either a person changed the binding: then
 //! nothing is written until it is repaired. Or a person changed the composition, which is where the desired state stands: then
 //! the rest follows. Git tells them apart: the files show what the composition said when one of them changed last.
+//!
+//! What is rendered follows by the same commit: the Application of an edited registration, and, where the contract moved, what
+//! runs before a sync and what the cluster provides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,12 +57,15 @@ pub(crate) struct Ground<'a> {
     pub(crate) apps: &'a Apps,
     pub(crate) app: &'a App,
     pub(crate) render: Option<&'a Settings>,
+    /// Whether the contract is another one than at the last look, so that rendered files may show the one before.
+    pub(crate) contract_moved: bool,
 }
 
 impl<'a> Ground<'a> {
     pub(crate) fn of(ports: &'a Ports, apps: &'a Apps, app: &'a App, render: Option<&'a Settings>) -> Self {
         let (source, deployments) = (ports.source.as_ref(), ports.deployments.as_ref());
-        Self { source, deployments, registry: ports.registry.as_ref(), apps, app, render }
+        let registry = ports.registry.as_ref();
+        Self { source, deployments, registry, apps, app, render, contract_moved: false }
     }
 }
 
@@ -89,10 +95,15 @@ impl Session {
     /// Has what a person's edit of a composition left behind follow.
     pub(crate) async fn follow(&mut self, app: &App, apps: &Apps) -> Followed {
         let context = Arc::clone(&self.context);
+        let contract_moved = self.contract_moved;
         let ground = Ground::of(&context.ports, apps, app, context.config.render.as_ref());
+        let ground = Ground { contract_moved, ..ground };
         let suspects = suspects(ground, &self.memory.get().await);
         match self.try_follow(ground, &suspects).await {
-            Ok(followed) => followed,
+            Ok(followed) => {
+                self.contract_moved = false;
+                followed
+            }
             // Everything else about the app may go on.
             Err(error) => {
                 tracing::warn!(app = %app.name, %error, "edited compositions cannot be followed now");
@@ -114,7 +125,8 @@ impl Session {
             return Ok(Followed::default());
         }
         let (app, mut followed) = (ground.app, Followed::default());
-        let refused = match self.context.committer.write(Task::Follow, Arc::clone(&self.memory)).await? {
+        let task = Task::Follow { contract_moved: ground.contract_moved };
+        let refused = match self.context.committer.write(task, Arc::clone(&self.memory)).await? {
             Written::Done { commits, refused, .. } => {
                 if let Some(landed) = commits.last() {
                     let commit = landed.commit.short();
@@ -343,14 +355,22 @@ async fn following(
     });
     Ok(lag.map(|lag| match lag {
         Some(lag) => Some(Following::Files(lag)),
-        None => (!suspect.drifts && lags(ground, environment)).then_some(Following::Application),
+        None => (!suspect.drifts && may_lag(ground, environment)).then_some(Following::Application),
     }))
 }
 
-/// Whether an Application that reads the app's repository does not show the composition.
+/// Whether the Application does not show what is deployed and registered.
 fn lags(ground: Ground<'_>, environment: &EnvironmentName) -> bool {
     let Ground { apps, app, render, .. } = ground;
-    render.is_some_and(|settings| render::lags(&apps.tree, &apps.registrations, app, environment, settings))
+    let known = (&apps.registrations, apps.applications());
+    render.is_some_and(|settings| render::lags(&apps.tree, known, (app, environment), settings))
+}
+
+/// Whether it does not, or something beside it may not show the contract.
+fn may_lag(ground: Ground<'_>, environment: &EnvironmentName) -> bool {
+    let Ground { apps, app, render, contract_moved, .. } = ground;
+    let is_rendered = || apps.applications().has(&app.name, environment);
+    lags(ground, environment) || (contract_moved && render.is_some() && is_rendered())
 }
 
 /// The environments that may have something left behind, without asking anybody.
@@ -364,7 +384,7 @@ fn suspects(ground: Ground<'_>, memory: &Memory) -> Vec<Suspect> {
         match &seen.bindings {
             Bindings::Drift(_) => Some(Suspect { environment, drifts: true }),
             Bindings::Agree => {
-                let suspect = other_copy || lags(ground, &environment);
+                let suspect = other_copy || may_lag(ground, &environment);
                 suspect.then_some(Suspect { environment, drifts: false })
             }
             Bindings::AwaitOverlay | Bindings::Broken(_) => None,

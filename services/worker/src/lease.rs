@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fabrique_core::id::AppName;
 use fabrique_core::time::Timestamp;
-use fabrique_core::work::{Generation, WorkItem, WorkRecord};
+use fabrique_core::work::{Generation, Seen, WorkItem, WorkRecord};
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::Board;
 use fabrique_ports::records::Swap;
@@ -79,15 +79,25 @@ impl Lease {
         Fence { app: self.app.clone(), board: Arc::clone(&self.board), token: self.record.token }
     }
 
-    /// Gives the app back, with everything up to `noted` done.
-    pub(crate) async fn release(self, noted: Generation) -> PortResult<()> {
-        let record = self.record.released(noted);
+    /// What the look before this claim read of the app.
+    pub(crate) fn seen(&self) -> Option<&Seen> {
+        self.record.seen.as_ref()
+    }
+
+    /// Gives the app back, with everything up to `noted` done by a look that read `seen`.
+    pub(crate) async fn release(self, noted: Generation, seen: Option<Seen>) -> PortResult<()> {
+        let record = self.record.released(noted).having_seen(seen);
         self.give_back(record).await
     }
 
     /// Gives the app back with nothing done; it is due again at `until` or at the next wake.
-    pub(crate) async fn release_to_wait(self, noted: Generation, until: Timestamp) -> PortResult<()> {
-        let record = self.record.released_to_wait(noted, until);
+    pub(crate) async fn release_to_wait(
+        self,
+        noted: Generation,
+        until: Timestamp,
+        seen: Option<Seen>,
+    ) -> PortResult<()> {
+        let record = self.record.released_to_wait(noted, until).having_seen(seen);
         self.give_back(record).await
     }
 
@@ -276,7 +286,7 @@ mod tests {
         board.record().1 += 1;
         tokio::time::sleep(LEASE * 4).await;
         assert!(!lease.lost().is_cancelled());
-        lease.release(Generation(1)).await.unwrap();
+        lease.release(Generation(1), None).await.unwrap();
         assert_eq!(board.record().0.holder, None);
     }
 

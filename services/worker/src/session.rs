@@ -12,7 +12,7 @@ use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Verdict;
 use fabrique_core::view::{Target, View};
-use fabrique_core::work::{Generation, WorkItem};
+use fabrique_core::work::{Generation, Seen, WorkItem};
 use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::records::{BuildEntry, BuildPhase};
@@ -85,6 +85,10 @@ pub(crate) struct Session {
     pub(crate) told: Option<Revision>,
     /// The edited compositions that were refused at the last look, and why.
     pub(crate) unfollowed: Vec<Refused>,
+    /// What the last look read of the app in `cluster/apps`.
+    seen: Option<Seen>,
+    /// Whether the contract is another one than before, and what it makes of this app's rendered files is still open.
+    pub(crate) contract_moved: bool,
 }
 
 /// What was asked for ahead of a look.
@@ -146,6 +150,8 @@ pub(crate) async fn run(context: Arc<Context>, item: WorkItem, slot: Option<Slot
         pending: Mutex::default(),
         told: None,
         unfollowed: Vec::new(),
+        seen: None,
+        contract_moved: false,
     }
     .run(&app)
     .await
@@ -159,8 +165,8 @@ impl Session {
         };
         let given_back = match release {
             Release::Lost => return SessionEnd::Settled,
-            Release::Done(noted) => self.lease.release(noted).await,
-            Release::Wait(noted, until) => self.lease.release_to_wait(noted, until).await,
+            Release::Done(noted) => self.lease.release(noted, self.seen).await,
+            Release::Wait(noted, until) => self.lease.release_to_wait(noted, until, self.seen).await,
             Release::Undone(end) => {
                 if let Err(error) = self.lease.release_undone().await {
                     tracing::warn!(%app, %error, "the app could not be given back; its lease will expire");
@@ -192,14 +198,18 @@ impl Session {
                 _ => (self.context.apps.read().await?, None),
             };
             let Some(app) = apps.registrations.apps.get(name) else {
+                self.seen = None;
                 return self.unregistered(name, noted).await;
             };
+            let seen = apps.seen_of(app);
             if look == 0 {
+                self.contract_moved = self.lease.seen().is_some_and(|last| last.contract != seen.contract);
                 let (config, claim) =
                     (&self.context.config, (self.lease.token(), self.context.ambient.now()));
                 settle(&self.context.ports, &config.apps_repo, app, &apps, &self.memory, claim).await?;
                 self.leave_source(app).await;
             }
+            self.seen = Some(seen);
             let followed = self.follow(app, &apps).await;
             if followed.landed {
                 continue;

@@ -67,7 +67,8 @@ pub fn follow(tree: &Tree, app: &App, environment: &EnvironmentName, overlay: Op
             changes
         }
     };
-    let message = message(&site, environment, &site.drift(tree, &site.before).unwrap_or_default());
+    let subject = format!("Follow the composition of {} in {environment}", app.name);
+    let message = message(&site, &subject, &site.drift(tree, &site.before).unwrap_or_default());
     site.finish(changes, &site.before, message)
 }
 
@@ -82,11 +83,11 @@ pub fn follow_with_nothing(
     environment: &EnvironmentName,
 ) -> Result<Planned, Refusal> {
     let site = Site::open(tree, app, environment)?;
-    Ok(Planned { changes: site.changes(), message: message(&site, environment, &[]) })
+    let subject = format!("Bring what is rendered for {} in {environment} into line", app.name);
+    Ok(Planned { changes: site.changes(), message: message(&site, &subject, &[]) })
 }
 
-fn message(site: &Site<'_>, environment: &EnvironmentName, drifts: &[binding::Drift]) -> CommitMessage {
-    let subject = format!("Follow the composition of {} in {environment}", site.app.name);
+fn message(site: &Site<'_>, subject: &str, drifts: &[binding::Drift]) -> CommitMessage {
     let body: Vec<String> = drifts.iter().map(ToString::to_string).collect();
-    CommitMessage::new(&subject, &body.join("\n"), site.trailers())
+    CommitMessage::new(subject, &body.join("\n"), site.trailers())
 }

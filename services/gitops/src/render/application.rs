@@ -27,6 +27,9 @@ pub(super) const SYNC_POLICY: &str = "  syncPolicy:
 pub(super) const RETRY: &str =
     "    retry: { limit: 5, backoff: { duration: 10s, factor: 2, maxDuration: 3m } }\n";
 
+/// The annotation of the wave.
+const WAVE: &str = "argocd.argoproj.io/sync-wave";
+
 /// The Application of an environment, or nothing while nothing is deployed there.
 pub(super) fn render(
     ground: &Ground<'_>,
@@ -75,6 +78,11 @@ pub(super) fn render(
     Ok(Some(text))
 }
 
+/// What an Application says but for its wave.
+pub(super) fn without_wave(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|line| !line.trim_start().starts_with(WAVE))
+}
+
 fn head(ground: &Ground<'_>, app: &App, environment: &Environment, paths: &str) -> String {
     let (name, place) = (&app.name, &environment.name);
     let mut text = format!(
@@ -82,7 +90,7 @@ fn head(ground: &Ground<'_>, app: &App, environment: &Environment, paths: &str) 
          # Removing this file removes everything that it deployed.\n\
          apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
          app.kubernetes.io/managed-by: fabrique\n    {}: {}\n    {}: {}\n  annotations:\n    \
-         argocd.argoproj.io/manifest-generate-paths: {}\n    argocd.argoproj.io/sync-wave: \"{}\"\n",
+         argocd.argoproj.io/manifest-generate-paths: {}\n    {WAVE}: \"{}\"\n",
         layout::registration_of(name),
         flow_text(&layout::application_name(name, place)),
         flow_text(&ground.settings.argocd_namespace),

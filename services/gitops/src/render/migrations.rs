@@ -16,9 +16,10 @@ use fabrique_core::id::{AppName, EnvironmentName, RelPath};
 use fabrique_declarations::contract::Database;
 use fabrique_declarations::name::ObjectName;
 use fabrique_declarations::{At, Contract, Declaration};
-use fabrique_yaml::Finding;
+use fabrique_yaml::{Finding, Yaml};
 
 use super::MARK;
+use super::stands::value;
 use crate::changes::Scope;
 use crate::layout;
 use crate::plan::Planned;
@@ -105,6 +106,46 @@ impl Migrations {
             return Err(at(file, place, what, remedy));
         }
         Ok(migrations)
+    }
+
+    /// The first of them that is another one than `stands`, the file of an environment, runs in its place. Findings call the
+    /// declaration of these `file`.
+    ///
+    /// What was applied is never edited, moved or taken out, which the ledger knows and whoever runs them refuses. A file shows what
+    /// was to be applied: all of it was, or all before one that never worked. That one is taken to be the last, which may be corrected
+    /// or taken back.
+    #[must_use]
+    pub fn edited(&self, file: &str, declaration: &Declaration, stands: &[u8]) -> Option<Finding> {
+        let before = Self::read(stands)?;
+        let applied = before.0.len().saturating_sub(1);
+        let mut named = declaration.depends_on.migrations.iter();
+        for ((was, text), (is, wanted)) in before.0.iter().take(applied).zip(&self.0) {
+            let place = named.next().map_or(At { value: (), line: 0, column: 0 }, At::place);
+            let what = match was == is {
+                true if text == wanted => continue,
+                true => {
+                    format!("{is} was edited since it was deployed, and an applied migration stays as it is")
+                }
+                false => format!(
+                    "{is} is in the place of {was}, which was deployed, and an applied migration keeps its place"
+                ),
+            };
+            let remedy = "restore it, and write what is to change as a new file behind the others; if it never was applied, \
+                          `fabrique release` lets this revision pass";
+            return Some(at(file, place, what, remedy));
+        }
+        None
+    }
+
+    /// Those of a rendered file; nothing where a person wrote it.
+    fn read(stands: &[u8]) -> Option<Self> {
+        if !stands.starts_with(MARK.as_bytes()) {
+            return None;
+        }
+        let yaml = Yaml::parse(stands).ok()?;
+        let data = value(yaml.documents().first()?, "data")?;
+        let file = |name: &str| Some((name.to_owned(), value(data, name)?.text()?.to_owned()));
+        value(data, ORDER)?.text()?.lines().map(file).collect::<Option<_>>().map(Self)
     }
 
     /// Whether there is none.

@@ -96,10 +96,25 @@ impl Standing {
         Some((&ours.app, &ours.environment))
     }
 
+    /// Whether an environment of an app has an Application that is rendered.
+    #[must_use]
+    pub fn has(&self, app: &AppName, environment: &EnvironmentName) -> bool {
+        self.owner(&layout::application_of(app, environment)) == Some((app, environment))
+    }
+
     /// What an app needs by its rendered files.
     pub(super) fn needs_of(&self, app: &AppName) -> BTreeSet<AppName> {
         let own = self.ours().filter(|(_, ours)| ours.app == *app);
         own.flat_map(|(_, ours)| ours.needs.iter().cloned()).collect()
+    }
+
+    /// What each app needs by its rendered files.
+    pub(super) fn needs(&self) -> BTreeMap<&AppName, BTreeSet<AppName>> {
+        let mut needs: BTreeMap<&AppName, BTreeSet<AppName>> = BTreeMap::new();
+        for (_, ours) in self.ours() {
+            needs.entry(&ours.app).or_default().extend(ours.needs.iter().cloned());
+        }
+        needs
     }
 
     /// The environments that have an Application, whoever wrote it.

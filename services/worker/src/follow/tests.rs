@@ -242,7 +242,8 @@ async fn followed(world: &World, tree: Tree, memory: &Memory, source: SourceForm
 
 fn ground<'a>(world: &'a World, apps: &'a Apps, settings: &'a Settings) -> Ground<'a> {
     let render = Some(settings);
-    Ground { source: world, deployments: world, registry: world, apps, app: app_of(apps), render }
+    let app = app_of(apps);
+    Ground { source: world, deployments: world, registry: world, apps, app, render, contract_moved: false }
 }
 
 fn paths(proposal: &Proposal) -> Vec<&str> {

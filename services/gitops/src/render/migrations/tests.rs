@@ -55,16 +55,45 @@ fn migrations(files: &[(&str, &str)]) -> Migrations {
 
 /// Those of a rendered file.
 fn read(text: &str) -> Option<Migrations> {
-    let yaml = Yaml::parse(text.as_bytes()).ok()?;
-    let data = value(yaml.documents().first()?, "data")?;
-    let file = |name: &str| Some((name.to_owned(), value(data, name)?.text()?.to_owned()));
-    value(data, ORDER)?.text()?.lines().map(file).collect::<Option<_>>().map(Migrations)
+    Migrations::read(text.as_bytes())
 }
 
 /// The tree after what is rendered was committed.
 fn tree(files: &[(&str, &str)]) -> Tree {
     let (file, text) = rendered(&Tree::default(), &migrations(files)).unwrap();
     [(file, Entry::regular(text))].into_iter().collect()
+}
+
+#[test]
+fn what_was_deployed_is_a_beginning_but_for_the_last_which_may_never_have_worked() {
+    let stands = |files: &[(&str, &str)]| rendered(&Tree::default(), &migrations(files)).unwrap().1;
+    let edited = |before: &[(&str, &str)], now: &[(&str, &str)]| {
+        let names: Vec<&str> = now.iter().map(|(name, _)| *name).collect();
+        let declaration = declaration(&format!("  migrations: [{}]\n", names.join(", ")));
+        let found = migrations(now).edited(FILE, &declaration, stands(before).as_bytes());
+        found.map(|finding| finding.to_string())
+    };
+    let (a, b, c) = (("a.sql", "SELECT 1;\n"), ("b.sql", "SELECT 2;\n"), ("c.sql", "SELECT 3;\n"));
+    let other = |(name, _): (&'static str, &str)| (name, "SELECT 0;");
+    for (before, now) in [
+        (vec![a, b], vec![a, b]),
+        (vec![a, b], vec![a, b, c]),
+        // An older image, and a last one that is corrected or taken back.
+        (vec![a, b, c], vec![a]),
+        (vec![a, b], vec![a, other(b), c]),
+        (vec![a], vec![b]),
+    ] {
+        assert_eq!(edited(&before, &now), None, "{before:?} {now:?}");
+    }
+    let told = edited(&[a, b], &[other(a), b]).unwrap();
+    assert!(told.starts_with(&format!("{FILE}:5:16: a.sql was edited since it was deployed")), "{told}");
+    assert!(told.contains("`fabrique release`"), "{told}");
+    let told = edited(&[a, b, c], &[a, c, b]).unwrap();
+    assert!(told.starts_with(&format!("{FILE}:5:23: c.sql is in the place of b.sql")), "{told}");
+    assert!(edited(&[a, b], &[b]).is_some(), "the first was taken out");
+    // What a person wrote says nothing.
+    let declaration = declaration("  migrations: [a.sql]\n");
+    assert_eq!(migrations(&[a]).edited(FILE, &declaration, b"kind: ConfigMap\n"), None);
 }
 
 #[test]
