@@ -13,6 +13,8 @@
 //! A request beyond GitHub's limits is no error: the answer is [`Asked::Limited`](fabrique_ports::upstream::Asked) with
 //! the time from which on it may be asked again.
 //!
+//! [`Relay`] is the forge's own way to GitHub while it is told to fetch.
+//!
 //! This crate must not know what is built from what passed, and where it is kept.
 
 mod answers;
@@ -20,7 +22,9 @@ mod client;
 mod config;
 mod error;
 mod origin;
+mod relay;
 
 pub use client::{Clock, Github};
 pub use config::{GithubConfig, Timeouts};
 pub use error::GithubError;
+pub use relay::{Relay, RelayConfig};

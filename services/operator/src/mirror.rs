@@ -16,9 +16,7 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::upstream::{CheckState, Upstream, UpstreamState, unproven};
 use fabrique_gitops::Registrations;
 use fabrique_ports::PortResult;
-use fabrique_ports::upstream::{
-    AccountRight, MirrorOutcome, Mirrors, RightOutcome, Upstreams, WantedMirror,
-};
+use fabrique_ports::upstream::{AccountRight, MirrorOutcome, Mirrors, RightOutcome, Upstreams, WantedMirror};
 use serde::Serialize;
 
 use crate::exit::Exit;
@@ -127,7 +125,9 @@ impl EnsuredRight {
             RightOutcome::Granted => (RightResult::Granted, String::new()),
             RightOutcome::Unseen => (
                 RightResult::Unseen,
-                format!("gitea.{purpose}_token is not given here: see that its account has `{needs}` in {repo}"),
+                format!(
+                    "gitea.{purpose}_token is not given here: see that its account has `{needs}` in {repo}"
+                ),
             ),
             RightOutcome::Missing(what) => (RightResult::Missing, what),
         };

@@ -273,4 +273,3 @@ async fn open(
         tokio::time::sleep(PAUSE).await;
     }
 }
-

@@ -5,7 +5,7 @@
 //! commits that a test pushed somewhere and from the checks that it sets.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
@@ -68,7 +68,15 @@ impl RecordedGithub {
     /// # Errors
     /// When there is none.
     pub async fn start() -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        Self::start_at(Ipv4Addr::LOCALHOST).await
+    }
+
+    /// Listens on a free port of another address of this machine.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn start_at(address: Ipv4Addr) -> Result<Self> {
+        let listener = TcpListener::bind((address, 0)).await?;
         let address = listener.local_addr()?;
         let shared: Arc<Mutex<Shared>> = Arc::default();
         let app = Router::new().fallback(answer).with_state(Arc::clone(&shared));

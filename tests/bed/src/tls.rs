@@ -13,7 +13,7 @@ use crate::buildkit::TlsFiles;
 pub struct MutualTls {
     /// The authority that signed both.
     pub ca: PathBuf,
-    /// For 127.0.0.1.
+    /// For 127.0.0.1, or whatever the server is.
     pub server_cert: PathBuf,
     /// The key of `server_cert`.
     pub server_key: PathBuf,
@@ -29,13 +29,21 @@ impl MutualTls {
     /// # Errors
     /// When a file cannot be written.
     pub fn create(folder: &Path) -> Result<Self> {
+        Self::create_for(folder, "127.0.0.1")
+    }
+
+    /// The same with a server at another address or of a name.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn create_for(folder: &Path, server: &str) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = write(folder, "ca.pem", &params.self_signed(&key)?.pem())?;
         let issuer = Issuer::new(params, key);
         let (server_cert, server_key) =
-            signed(folder, "server", "127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth, &issuer)?;
+            signed(folder, "server", server, ExtendedKeyUsagePurpose::ServerAuth, &issuer)?;
         let (client_cert, client_key) =
             signed(folder, "client", "fabrique", ExtendedKeyUsagePurpose::ClientAuth, &issuer)?;
         Ok(Self { ca, server_cert, server_key, client_cert, client_key })

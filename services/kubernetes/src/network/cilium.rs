@@ -35,8 +35,21 @@ pub fn builders(peers: &Peers, list: &AllowList) -> Vec<Value> {
     policies
 }
 
+/// The policy by which pods with these labels reach hosts of the list by name. Whatever else they reach is for the plain
+/// policies to say.
+#[must_use]
+pub fn to_hosts(dns: &Peer, (namespace, name): (&str, &str), pods: &Value, list: &AllowList) -> Value {
+    let hosts: Vec<&Egress> = list.hosts.iter().collect();
+    let names = hosts.iter().map(|host| &host.host);
+    opening((namespace, name), pods, asking(dns, names), &hosts)
+}
+
 fn policy(peers: &Peers, name: &str, selector: &Value, hosts: &[&Egress]) -> Value {
-    let mut egress = vec![dns(peers, hosts)];
+    opening((&peers.namespace, name), selector, dns(peers, hosts), hosts)
+}
+
+fn opening((namespace, name): (&str, &str), selector: &Value, dns: Value, hosts: &[&Egress]) -> Value {
+    let mut egress = vec![dns];
     egress.extend(hosts.iter().map(|host| {
         json!({
             "toFQDNs": [{ "matchName": host.host }],
@@ -48,7 +61,7 @@ fn policy(peers: &Peers, name: &str, selector: &Value, hosts: &[&Egress]) -> Val
         "kind": "CiliumNetworkPolicy",
         "metadata": {
             "name": name,
-            "namespace": peers.namespace,
+            "namespace": namespace,
             "labels": { labels::MANAGED_BY: labels::FABRIQUE },
         },
         "spec": { "endpointSelector": { "matchLabels": selector }, "egress": egress },
@@ -59,12 +72,17 @@ fn policy(peers: &Peers, name: &str, selector: &Value, hosts: &[&Egress]) -> Val
 /// this rule. It names what may be asked: a resolver that asks anything carries anything out.
 fn dns(peers: &Peers, hosts: &[&Egress]) -> Value {
     let services = peers.services().flat_map(|service| &service.names);
-    let mut names: Vec<&HostName> = services.chain(hosts.iter().map(|host| &host.host)).collect();
+    asking(&peers.dns, services.chain(hosts.iter().map(|host| &host.host)))
+}
+
+/// Asking the cluster's DNS for these names and for those of the cluster.
+fn asking<'a>(dns: &Peer, names: impl Iterator<Item = &'a HostName>) -> Value {
+    let mut names: Vec<&HostName> = names.collect();
     names.sort();
     names.dedup();
     let mut rules: Vec<Value> = names.into_iter().map(|name| json!({ "matchName": name })).collect();
     rules.push(json!({ "matchPattern": CLUSTER_NAMES }));
-    let mut rule = to(&peers.dns);
+    let mut rule = to(dns);
     rule["toPorts"] = json!([{ "ports": [{ "port": "53", "protocol": "ANY" }], "rules": { "dns": rules } }]);
     rule
 }

@@ -66,6 +66,20 @@ pub fn air_gap(namespace: &str, addresses: &[IpNet]) -> Vec<NetworkPolicy> {
     vec![egress_policy(namespace, "inside-only", LabelSelector::default(), vec![rule])]
 }
 
+/// The policy by which pods with these labels reach hosts of the list by the addresses that it gives. Nothing where it gives
+/// none.
+#[must_use]
+pub fn to_hosts(
+    namespace: &str,
+    name: &str,
+    pods: &[(&str, &str)],
+    list: &AllowList,
+) -> Option<NetworkPolicy> {
+    let rules = outside(&list.hosts.iter().collect::<Vec<_>>());
+    let labels = pods.iter().map(|&(key, value)| (key.to_owned(), value.to_owned()));
+    (!rules.is_empty()).then(|| egress_policy(namespace, name, matching(labels), rules))
+}
+
 /// Everything in the namespace, whether we know its labels or not.
 fn default_deny(namespace: &str) -> NetworkPolicy {
     let nothing = Directions { ingress: Some(Vec::new()), egress: Some(Vec::new()) };

@@ -127,8 +127,7 @@ pub async fn sync(ports: &SyncPorts, mirrors: &[Mirrored], patience: Duration, d
     }
     order.sort_by_key(|(asked, _)| *asked);
     let limit = OnceLock::new();
-    let one =
-        |(_, mirrored)| Syncing { ports, mirrored, limit: &limit, patience, dry_run }.told();
+    let one = |(_, mirrored)| Syncing { ports, mirrored, limit: &limit, patience, dry_run }.told();
     let mut mirrors: Vec<SyncedRepo> = stream::iter(order).map(one).buffer_unordered(AT_ONCE).collect().await;
     mirrors.sort_by_key(|mirror| mirror.repo.to_string());
     Synced { dry_run, mirrors, limited_until: limit.get().copied() }
@@ -236,7 +235,10 @@ impl Syncing<'_> {
             BranchLine::NoBranch => Ok(Vec::new()),
             BranchLine::NoRepository => {
                 let what = "or the token of github.token_file may not see it";
-                Err(Stop::Because(format!("there is no repository {github} on GitHub, {what}"), Exit::Findings))
+                Err(Stop::Because(
+                    format!("there is no repository {github} on GitHub, {what}"),
+                    Exit::Findings,
+                ))
             }
         }
     }
@@ -350,8 +352,8 @@ impl Syncing<'_> {
         }
         let github = &self.mirrored.github;
         for (index, passed) in known.passed.iter().enumerate().take(SOUGHT) {
-            let is_there =
-                line.contains(passed) || self.asked(self.ports.origin.contains(github, branch, passed)).await?;
+            let is_there = line.contains(passed)
+                || self.asked(self.ports.origin.contains(github, branch, passed)).await?;
             if is_there {
                 return Ok(known.passed[index..].to_vec());
             }
