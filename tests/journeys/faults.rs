@@ -42,6 +42,11 @@ impl Scene {
     }
 }
 
+/// Who builds keeps its app although a server is away for a while.
+fn patient() -> Settings {
+    Settings { lease: "60s".to_owned(), ..Settings::default() }
+}
+
 fn swept() -> Settings {
     Settings { sweep_every: "2s".to_owned(), ..Settings::default() }
 }
@@ -108,15 +113,36 @@ async fn a_bus_that_is_killed_in_the_middle_of_a_build_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_that_ends_while_the_bus_is_down_is_committed_when_it_is_back() {
-    let scene = Scene::set().await;
+async fn a_build_that_ends_while_the_bus_is_down_is_committed_when_it_is_back_and_not_built_again() {
+    let scene = Scene::with(patient()).await;
     let revision = scene.push_to_the_gate().await;
     let nats = scene.stage.bed.nats().peer();
     nats.kill9().await.unwrap();
     scene.gate.open();
     scene.stage.image_stored("citation").await.unwrap();
+    // Far more than a few quick attempts.
+    scene.fabrique.logs(8, &["the image is not recorded yet"]).await.unwrap();
     nats.start_again().await.unwrap();
     scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1, "the digest is recorded whatever happens");
+    assert_eq!(scene.stage.builds("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_whose_registry_goes_away_after_the_push_is_recorded_and_adopted_without_another_build() {
+    let scene = Scene::with(patient()).await;
+    let revision = scene.push_to_the_gate().await;
+    // The daemon goes on without it: it hears of the digest when the registry is gone already.
+    scene.fabrique.peer.pause().unwrap();
+    scene.gate.open();
+    scene.stage.image_stored("citation").await.unwrap();
+    let registry = scene.stage.bed.registry().peer();
+    registry.kill9().await.unwrap();
+    scene.fabrique.peer.resume().unwrap();
+    scene.fabrique.logs(1, &["phase=Failed", "is recorded, and not answered for"]).await.unwrap();
+    registry.start_again().await.unwrap();
+    scene.committed_once(&revision).await;
+    assert_eq!(scene.fabrique.logged(BUILDING), 1, "what is recorded is adopted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,6 +17,7 @@ mod overlays;
 mod policy;
 mod pushes;
 mod receivers;
+mod registrations;
 mod scene;
 mod statuses;
 mod tls;

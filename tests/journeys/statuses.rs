@@ -31,6 +31,46 @@ async fn a_status_that_could_not_be_set_is_set_after_the_next_sweep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_status_tells_which_environments_moved_and_which_did_not() {
+    let unbound = AppOptions { overlay: false, bindings: false, ..AppOptions::named("citation") };
+    let scene = Scene::open(unbound).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let others = "    - name: staging\n      image: { from: build }\n    - name: bench\n      image: { from: staging }\n";
+    let registered = |text: String| format!("{text}{others}");
+    scene.settles_after(person_rewrites(stage, "apps/citation/app.yaml", registered)).await;
+    let moved = |environment: &str, revision: &str| {
+        let (path, revision) = (format!("apps/citation/{environment}/composition.yaml"), revision.to_owned());
+        async move { stage.apps_file(&path).await.unwrap().is_some_and(|text| text.contains(&revision)) }
+    };
+    assert!(moved("staging", &scene.first).await);
+    let digest = stage.composition("citation").await.unwrap().unwrap().digest;
+    let described = |text: &'static str, digest: String, revision: String| async move {
+        let expected = format!("{text}: built {digest}");
+        let told = || async {
+            let status = stage.status("citation", &revision, "citation").await.ok()??;
+            (status.state == "success" && status.description == expected).then_some(())
+        };
+        wait_until(&format!("the status {expected:?}"), LONG, told).await
+    };
+    let promoted = "deployed to prod, staging, not to bench (moved by people only)";
+    described(promoted, digest, scene.first.clone()).await.unwrap();
+
+    let held = |text: String| {
+        text.replacen("hold: null", "hold: { by: Ada, reason: audit, since: null, until: null }", 1)
+    };
+    scene.settles_after(person_rewrites(stage, "apps/citation/prod/composition.yaml", held)).await;
+    let second = scene.settles_after(app.push("second")).await.unwrap();
+    let digest = stage.bed.registry().digest("citation", &second[..12]).await.unwrap().unwrap();
+    let partly = "deployed to staging, not to prod (held by Ada: audit), bench (moved by people only)";
+    described(partly, digest.clone(), second.clone()).await.unwrap();
+    assert!(moved("staging", &second).await && !moved("prod", &second).await);
+
+    stage.command(&["release", "citation"]).await.unwrap();
+    described(promoted, digest, second.clone()).await.unwrap();
+    assert!(moved("prod", &second).await && !moved("bench", &second).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_status_left_pending_where_the_app_is_built_from_no_more_is_closed_there() {
     let stage = crate::stage().await;
     let worker = stage.worker().await.unwrap();

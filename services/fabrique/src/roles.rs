@@ -37,6 +37,7 @@ pub(crate) async fn receiver(
         Arc::clone(&adapters.deployments) as _,
         adapters.apps_repo.clone(),
         adapters.apps_branch.clone(),
+        section.limits.get().late_pushes,
     );
     let connection = bus.clone();
     let receiver = Receiver::new(

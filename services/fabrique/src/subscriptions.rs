@@ -1,23 +1,19 @@
 //! The registrations, as the receiver asks about them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use fabrique_core::id::{AppName, BranchName, RelPath, RepoName, Revision};
 use fabrique_declarations::contract;
-use fabrique_gitops::{Tree, layout};
+use fabrique_gitops::{Registrations, Tree, layout};
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortResult;
 use fabrique_ports::delivery::Push;
 use fabrique_ports::deployments::{CommitFate, Deployments};
-use fabrique_receiver::{Followers, SubscriptionIndex, Subscriptions};
+use fabrique_receiver::{Followers, SubscriptionIndex, Subscriptions, Unusable};
 use tokio::time::Instant;
-
-/// For how long after the first reading a push is expected to be delivered that this reading saw. The forge is seconds
-/// behind, or as long as its queue is; sweeps find what is later.
-const LATEST: Duration = Duration::from_secs(60 * 60);
 
 /// Reads registrations from `cluster/apps`.
 pub(crate) struct RegisteredApps {
@@ -26,11 +22,18 @@ pub(crate) struct RegisteredApps {
     repo: RepoName,
     branch: BranchName,
     index: RwLock<SubscriptionIndex>,
+    /// Where the source of each app is, or was when its registration could be read last.
+    sources: Mutex<Sources>,
     /// What the last reload saw, to tell the next one what changed.
     seen: Mutex<Option<Arc<Apps>>>,
     /// What the first reload saw, as long as pushes from before it are expected.
     first: Mutex<Option<First>>,
+    /// How long that is.
+    late_pushes: Duration,
 }
+
+/// The source of each app.
+type Sources = BTreeMap<AppName, (RepoName, BranchName)>;
 
 /// The first reading.
 #[derive(Clone)]
@@ -45,9 +48,14 @@ impl RegisteredApps {
         deployments: Arc<dyn Deployments>,
         repo: RepoName,
         branch: BranchName,
+        late_pushes: Duration,
     ) -> Self {
         let (index, seen, first) = (RwLock::default(), Mutex::default(), Mutex::default());
-        Self { reader, deployments, repo, branch, index, seen, first }
+        Self { reader, deployments, repo, branch, index, sources: Mutex::default(), seen, first, late_pushes }
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> Option<Arc<Apps>> {
@@ -57,7 +65,7 @@ impl RegisteredApps {
     /// What the first reading saw, unless it is too long ago for a push from before it.
     fn first(&self) -> Option<Revision> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        if first.as_ref().is_some_and(|first| first.at.elapsed() > LATEST) {
+        if first.as_ref().is_some_and(|first| first.at.elapsed() > self.late_pushes) {
             *first = None;
         }
         first.as_ref().map(|first| first.commit.clone())
@@ -79,6 +87,17 @@ impl Subscriptions for RegisteredApps {
         self.index.read().unwrap_or_else(PoisonError::into_inner).followers(repo, branch)
     }
 
+    fn unusable(&self) -> Vec<Unusable> {
+        let Some(apps) = self.seen() else { return Vec::new() };
+        let sources = self.sources();
+        let unusable = apps.registrations.wrong.iter().map(|(app, wrong)| Unusable {
+            app: app.clone(),
+            why: wrong.to_string(),
+            followed: sources.contains_key(app),
+        });
+        unusable.collect()
+    }
+
     fn is_apps_repo(&self, repo: &RepoName, branch: &BranchName) -> bool {
         repo.same_as(&self.repo) && *branch == self.branch
     }
@@ -89,10 +108,11 @@ impl Subscriptions for RegisteredApps {
 
     async fn reload(&self) -> PortResult<BTreeSet<AppName>> {
         let apps = self.reader.read().await?;
-        let followed = apps.registrations.apps.values();
+        let sources = sources(&apps.registrations, &self.sources());
         let index = SubscriptionIndex::new(
-            followed.map(|app| (app.name.clone(), app.source.repo.clone(), app.source.branch.clone())),
+            sources.iter().map(|(app, (repo, branch))| (app.clone(), repo.clone(), branch.clone())),
         );
+        *self.sources() = sources;
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = index;
         let before = self.seen.lock().unwrap_or_else(PoisonError::into_inner).replace(Arc::clone(&apps));
         let Some(before) = before else {
@@ -118,6 +138,18 @@ impl Subscriptions for RegisteredApps {
         let changed: Vec<RelPath> = changed.iter().filter_map(|path| RelPath::parse(path).ok()).collect();
         Ok(concerned(&apps, &changed))
     }
+}
+
+/// Where the source of each app is. One whose registration is wrong is followed where that says so, or else where it was
+/// when it could be read: what is pushed there meanwhile is not to be lost.
+fn sources(registrations: &Registrations, known: &Sources) -> Sources {
+    let right = registrations.apps.values();
+    let right = right.map(|app| (app.name.clone(), (app.source.repo.clone(), app.source.branch.clone())));
+    let wrong = registrations.wrong.iter().filter_map(|(app, wrong)| {
+        let source = wrong.source.as_ref().or_else(|| known.get(app))?;
+        Some((app.clone(), source.clone()))
+    });
+    right.chain(wrong).collect()
 }
 
 /// The apps that a push from before these registrations concerns, by the paths that it changed: those that it
@@ -163,6 +195,34 @@ mod tests {
 
     fn paths(paths: &[&str]) -> Vec<RelPath> {
         paths.iter().map(|path| RelPath::parse(path).unwrap()).collect()
+    }
+
+    fn registered(text: &str) -> Registrations {
+        let file = (RelPath::parse("apps/citation/app.yaml").unwrap(), Entry::regular(text.to_owned()));
+        let rules = Rules { registries: vec!["registry:80".to_owned()] };
+        Registrations::load(&[file].into_iter().collect(), &rules)
+    }
+
+    #[test]
+    fn an_app_whose_registration_became_wrong_is_followed_still_and_one_without_is_not() {
+        let right = "apiVersion: fabrique/v1\nkind: App\nmetadata: {name: citation}\nspec:\n  \
+                     source: {repo: atlas/citation}\n  image: registry:80/citation\n";
+        let shown = |sources: &Sources| {
+            let all = sources.iter().map(|(app, (repo, branch))| format!("{app} {repo} {branch}"));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let first = sources(&registered(right), &Sources::default());
+        assert_eq!(shown(&first), "citation atlas/citation main");
+        // What it says of its source counts, also where something else of it is wrong.
+        let moved = sources(
+            &registered(&right.replace("atlas/citation", "atlas/moved").replace("image", "imago")),
+            &first,
+        );
+        assert_eq!(shown(&moved), "citation atlas/moved main");
+        let unread = sources(&registered("spec: ["), &moved);
+        assert_eq!(shown(&unread), "citation atlas/moved main");
+        assert_eq!(shown(&sources(&registered("spec: ["), &Sources::default())), "");
+        assert_eq!(shown(&sources(&Registrations::default(), &unread)), "", "it was unregistered");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod relations;
 mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use fabrique_core::app::App;
 use fabrique_core::id::{AppName, BranchName, EnvironmentName, ImageRepository, RelPath, RepoName};
@@ -52,8 +53,28 @@ pub struct Registrations {
     pub apps: BTreeMap<AppName, App>,
     /// What their environments choose for their Applications.
     pub choices: BTreeMap<AppName, BTreeMap<EnvironmentName, Choice>>,
-    /// What is wrong with the others, in order of file and line. An app with a finding is not in `apps`.
+    /// The apps with findings, which wait until these are gone. None of them is in `apps`.
+    pub wrong: BTreeMap<AppName, Wrong>,
+    /// All that is wrong, in order of file and line.
     pub findings: Vec<Finding>,
+}
+
+/// A registration that cannot be used: the app is registered, and nothing is done for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    /// The first thing that is wrong with it.
+    pub finding: Finding,
+    /// How much more is.
+    pub more: usize,
+    /// Where its source is, as far as that can be read all the same.
+    pub source: Option<(RepoName, BranchName)>,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.finding.fmt(f)?;
+        if self.more > 0 { write!(f, " (and {} more)", self.more) } else { Ok(()) }
+    }
 }
 
 impl Registrations {
@@ -86,7 +107,8 @@ impl Registrations {
             .map(|(_, app)| (app.name.clone(), app))
             .collect();
         chosen.retain(|app, choices| apps.contains_key(app) && !choices.is_empty());
-        Self { apps, choices: chosen, findings }
+        let wrong = wrong_ones(tree, &findings);
+        Self { apps, choices: chosen, wrong, findings }
     }
 
     /// What an environment chooses for its Application.
@@ -106,7 +128,7 @@ impl Registrations {
     }
 
     /// The apps that a change of these paths of `cluster/apps` concerns. The contract concerns all; an Application
-    /// concerns the app that it deploys, which tells those that wait for it.
+    /// concerns the app that it deploys, which tells those that wait for it. An app whose registration is wrong is told so.
     #[must_use]
     pub fn touching<'p>(&self, changed: impl IntoIterator<Item = &'p RelPath>) -> BTreeSet<AppName> {
         let mut touched = BTreeSet::new();
@@ -118,7 +140,7 @@ impl Registrations {
             let mut segments = path.as_str().split('/');
             if segments.next() == Some("apps")
                 && let Some(name) = segments.next().and_then(|name| AppName::parse(name).ok())
-                && self.apps.contains_key(&name)
+                && (self.apps.contains_key(&name) || self.wrong.contains_key(&name))
             {
                 touched.insert(name);
             }
@@ -144,6 +166,23 @@ impl Registrations {
             .flat_map(|app| environments(app).into_iter().map(|file| (file, &app.name)))
             .collect()
     }
+}
+
+/// The apps that findings are about, by the directory of each file.
+fn wrong_ones(tree: &Tree, findings: &[Finding]) -> BTreeMap<AppName, Wrong> {
+    let mut wrong: BTreeMap<AppName, Wrong> = BTreeMap::new();
+    for finding in findings {
+        let directory = finding.file.split('/').nth(1).unwrap_or_default();
+        let Ok(name) = AppName::parse(directory) else { continue };
+        if let Some(known) = wrong.get_mut(&name) {
+            known.more += 1;
+            continue;
+        }
+        let file = tree.read(&layout::registration_of(&name)).ok().flatten();
+        let source = file.and_then(|bytes| app::source_of(bytes));
+        wrong.insert(name, Wrong { finding: finding.clone(), more: 0, source });
+    }
+    wrong
 }
 
 fn unreadable(path: &RelPath, refusal: &Refusal) -> Finding {

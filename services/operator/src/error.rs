@@ -1,5 +1,6 @@
 //! Why a use case has no answer.
 
+use fabrique_core::id::AppName;
 use fabrique_ports::PortError;
 
 use crate::exit::Exit;
@@ -14,6 +15,14 @@ pub enum OperatorError {
         name: String,
         /// Near names, or what else to do.
         hint: String,
+    },
+    /// An app waits until its registration can be used.
+    #[error("{name} waits until its registration is right: {wrong}; a build under way goes on and is not deployed")]
+    WrongRegistration {
+        /// The app.
+        name: AppName,
+        /// What is wrong, with its place and what to do.
+        wrong: String,
     },
     /// There is no such build, or it is too old to be remembered.
     #[error("there is no build {0}; `fabrique builds` lists those that are remembered")]
@@ -94,7 +103,7 @@ impl OperatorError {
             | OperatorError::NotApps { .. }
             | OperatorError::NothingRegistered { .. }
             | OperatorError::WhichEnvironment { .. } => Exit::Usage,
-            OperatorError::NoContract(_) => Exit::Findings,
+            OperatorError::NoContract(_) | OperatorError::WrongRegistration { .. } => Exit::Findings,
             OperatorError::Port(error) => Exit::from(error),
         }
     }

@@ -2,7 +2,7 @@
 
 use fabrique_core::app::App;
 use fabrique_core::id::AppName;
-use fabrique_gitops::{Registrations, layout};
+use fabrique_gitops::Registrations;
 
 use crate::error::OperatorError;
 
@@ -15,15 +15,10 @@ pub(crate) fn app<'r>(registrations: &'r Registrations, name: &str) -> Result<&'
     if let Some(app) = parsed.as_ref().and_then(|name| registrations.apps.get(name)) {
         return Ok(app);
     }
-    let wrong = parsed.as_ref().is_some_and(|name| {
-        let file = layout::registration_of(name);
-        registrations.findings.iter().any(|finding| finding.file == file.as_str())
-    });
-    let hint = if wrong {
-        "its registration is wrong, `fabrique validate` says where".to_owned()
-    } else {
-        near(name, registrations.apps.keys().map(AppName::as_str))
-    };
+    if let Some((name, wrong)) = parsed.as_ref().and_then(|name| registrations.wrong.get_key_value(name)) {
+        return Err(OperatorError::WrongRegistration { name: name.clone(), wrong: wrong.to_string() });
+    }
+    let hint = near(name, registrations.apps.keys().map(AppName::as_str));
     Err(OperatorError::UnknownApp { name: name.escape_debug().to_string(), hint })
 }
 

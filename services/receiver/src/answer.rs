@@ -19,6 +19,8 @@ use crate::journal::Afterwards;
 pub(crate) enum Answer {
     /// Every app's wake is durable.
     Accepted(Vec<AppName>),
+    /// The same, and some of them wait for a registration that can be used, in words.
+    Waiting(Vec<AppName>, String),
     /// Believed, and nothing follows from it.
     Ignored(String),
     /// Not JSON, by its own word.
@@ -44,7 +46,7 @@ pub(crate) enum Answer {
 impl Answer {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
-            Answer::Accepted(_) => StatusCode::ACCEPTED,
+            Answer::Accepted(_) | Answer::Waiting(..) => StatusCode::ACCEPTED,
             Answer::Ignored(_) => StatusCode::OK,
             Answer::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Answer::Busy => StatusCode::TOO_MANY_REQUESTS,
@@ -59,7 +61,7 @@ impl Answer {
     /// One word for metrics and logs.
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
-            Answer::Accepted(_) => "accepted",
+            Answer::Accepted(_) | Answer::Waiting(..) => "accepted",
             Answer::Ignored(_) => "ignored",
             Answer::NotJson => "not_json",
             Answer::Busy => "busy",
@@ -76,7 +78,10 @@ impl Answer {
     pub(crate) fn reason(&self) -> Option<&str> {
         match self {
             Answer::Accepted(_) => None,
-            Answer::Ignored(reason) | Answer::Malformed(reason) | Answer::Unavailable(reason) => Some(reason),
+            Answer::Waiting(_, reason)
+            | Answer::Ignored(reason)
+            | Answer::Malformed(reason)
+            | Answer::Unavailable(reason) => Some(reason),
             Answer::NotJson => Some("the content type is not application/json: set it in the webhook"),
             Answer::Busy => Some("too many deliveries at once"),
             Answer::TooLarge => Some("the body is larger than this receiver takes"),
@@ -89,7 +94,7 @@ impl Answer {
 
     pub(crate) fn woken(&self) -> &[AppName] {
         match self {
-            Answer::Accepted(woken) => woken,
+            Answer::Accepted(woken) | Answer::Waiting(woken, _) => woken,
             Answer::Ignored(_)
             | Answer::NotJson
             | Answer::Busy
@@ -109,6 +114,7 @@ impl Answer {
         match self {
             Answer::NotJson | Answer::Busy | Answer::TooLarge | Answer::TooSlow | Answer::BrokenBody => true,
             Answer::Accepted(_)
+            | Answer::Waiting(..)
             | Answer::Ignored(_)
             | Answer::Unsigned
             | Answer::BadSignature
@@ -120,6 +126,9 @@ impl Answer {
     fn body(&self) -> Value {
         match (self, self.reason()) {
             (Answer::Accepted(woken), _) => json!({ "status": "accepted", "woken": woken }),
+            (Answer::Waiting(woken, why), _) => {
+                json!({ "status": "accepted", "woken": woken, "reason": why })
+            }
             (_, reason) => json!({ "status": self.outcome(), "reason": reason }),
         }
     }

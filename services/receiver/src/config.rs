@@ -46,6 +46,10 @@ pub struct ReceiverConfig {
     /// question are looked at once more. Without deliveries nothing is read.
     #[serde(with = "humantime_serde")]
     pub reload_age: Duration,
+    /// For how long after its first reading of the registrations a push to `cluster/apps` is expected to be delivered
+    /// that this reading had seen: 1 h. The forge is seconds behind, or as long as its queue is; sweeps find what is later.
+    #[serde(with = "humantime_serde")]
+    pub late_pushes: Duration,
     /// The most events waiting to be published: 1024. Further ones are counted and dropped.
     pub event_queue: usize,
     /// The longest life of a connection: 1 h.
@@ -71,6 +75,7 @@ impl Default for ReceiverConfig {
             reload_spacing: Duration::from_millis(250),
             reload_timeout: Duration::from_secs(30),
             reload_age: Duration::from_secs(5),
+            late_pushes: Duration::from_secs(60 * 60),
             event_queue: 1024,
             connection_age: Duration::from_secs(60 * 60),
             drain_timeout: Duration::from_secs(10),

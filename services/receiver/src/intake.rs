@@ -42,6 +42,9 @@ pub(crate) struct Intake {
     pub(crate) at_work: TaskTracker,
 }
 
+/// Registrations that cannot be used which one answer tells.
+const TOLD: usize = 3;
+
 /// Apps to wake, each with the reading of the registrations that is the reason where there is one.
 type Targets = BTreeMap<AppName, Option<u64>>;
 
@@ -172,7 +175,7 @@ impl Intake {
                 return Err(Answer::Ignored(format!("no app follows {} of {}", push.branch, push.repo)));
             }
             Followers::UnknownRepository => {
-                return Err(Answer::Ignored(format!("no app is registered for {}", push.repo)));
+                return Err(Answer::Ignored(self.unregistered(&push.repo)));
             }
         }
         Ok(targets)
@@ -204,8 +207,29 @@ impl Intake {
             Some((app, problem)) => {
                 Answer::Unavailable(format!("the wake of {app} is not durable: {problem}"))
             }
-            None => Answer::Accepted(outcomes.into_iter().map(|(app, _)| app).collect()),
+            None => self.accepted(outcomes.into_iter().map(|(app, _)| app).collect()),
         }
+    }
+
+    /// Every wake is durable. Who pushed is told of the apps among them that wait for their registration.
+    fn accepted(&self, woken: Vec<AppName>) -> Answer {
+        let unusable = self.reloads.subscriptions().unusable();
+        let waits = unusable.iter().filter(|unusable| woken.contains(&unusable.app));
+        let waits: Vec<String> = waits.take(TOLD).map(|it| format!("{} waits: {}", it.app, it.why)).collect();
+        if waits.is_empty() { Answer::Accepted(woken) } else { Answer::Waiting(woken, waits.join("; ")) }
+    }
+
+    /// Why nothing follows from a push to a repository that nobody follows. A registration that does not even tell its
+    /// source may be the one that is missing.
+    fn unregistered(&self, repo: &RepoName) -> String {
+        let unusable = self.reloads.subscriptions().unusable();
+        let unread = unusable.iter().filter(|unusable| !unusable.followed).take(TOLD);
+        let unread: Vec<&str> = unread.map(|unusable| unusable.why.as_str()).collect();
+        let registered = format!("no app is registered for {repo}");
+        if unread.is_empty() {
+            return registered;
+        }
+        format!("{registered}, or by a registration that cannot be read: {}", unread.join("; "))
     }
 
     /// Wakes every app at once, each exactly once, and waits for all acknowledgements, until one and the same
@@ -238,7 +262,7 @@ impl Intake {
         measure::delivery(answer.outcome(), took);
         log(arrival, &subject, &answer, took.as_millis());
         let ignored = match &answer {
-            Answer::Accepted(_) => None,
+            Answer::Accepted(_) | Answer::Waiting(..) => None,
             Answer::Ignored(reason) => Some(reason.clone()),
             Answer::NotJson
             | Answer::Busy
@@ -292,7 +316,8 @@ fn log(arrival: &Arrival, subject: &Subject, answer: &Answer, took_ms: u128) {
     match answer {
         Answer::Accepted(_) | Answer::Ignored(_) => line!(info),
         Answer::Unavailable(_) | Answer::Busy => line!(error),
-        Answer::NotJson
+        Answer::Waiting(..)
+        | Answer::NotJson
         | Answer::TooLarge
         | Answer::TooSlow
         | Answer::BrokenBody

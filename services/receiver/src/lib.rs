@@ -38,4 +38,4 @@ mod trace;
 pub use config::{ConfigError, ReceiverConfig};
 pub use measure::describe;
 pub use server::{Dependencies, Drained, Receiver};
-pub use subscriptions::{Followers, SubscriptionIndex, Subscriptions};
+pub use subscriptions::{Followers, SubscriptionIndex, Subscriptions, Unusable};

@@ -18,6 +18,17 @@ pub enum Followers {
     UnknownRepository,
 }
 
+/// An app whose registration cannot be used: nothing is done for it until that is corrected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// The app, by the directory of its registration.
+    pub app: AppName,
+    /// What is wrong, with its place and what to do.
+    pub why: String,
+    /// Whether its source is known all the same, so that pushes there wake it.
+    pub followed: bool,
+}
+
 /// The registrations on `cluster/apps`, as far as a push needs them.
 ///
 /// The answers come from memory, from the last successful [`reload`](Subscriptions::reload); with none yet,
@@ -26,6 +37,11 @@ pub enum Followers {
 pub trait Subscriptions: Send + Sync {
     /// Who follows this branch. Repository names are compared without case, branches with it.
     fn followers(&self, repo: &RepoName, branch: &BranchName) -> Followers;
+
+    /// The apps whose registration cannot be used, to be told to who pushes for them.
+    fn unusable(&self) -> Vec<Unusable> {
+        Vec::new()
+    }
 
     /// Whether this is the branch of `cluster/apps` that registrations and compositions are read from. Known
     /// from the configuration, before anything is read.

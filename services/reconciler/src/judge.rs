@@ -99,6 +99,20 @@ pub(crate) fn unregistered(item: &WorkItem, memory: &Memory, now: Timestamp) -> 
     Some(format!("it is not registered any more, and {left}"))
 }
 
+/// Why an app is to be woken whose registration cannot be used: what nobody is at any more is to be ended. A build under
+/// way goes on.
+pub(crate) fn unusable(item: &WorkItem, memory: &Memory, now: Timestamp) -> Option<String> {
+    if item.record.holder.is_some() || item.due(now) == Due::Now {
+        return None;
+    }
+    let left = match (&memory.running, memory.pending_statuses.first()) {
+        (Some(running), _) => format!("the build {} has no worker", running.build),
+        (None, Some(revision)) => format!("the commit status of {} is not final yet", revision.short()),
+        (None, None) => return None,
+    };
+    Some(format!("its registration cannot be used, and {left}"))
+}
+
 #[cfg(test)]
 mod tests {
     use fabrique_core::decision::Reason;
@@ -245,6 +259,20 @@ mod tests {
         assert!(unregistered(&item(3, 3), &half_built(), NOW).is_some());
         assert_eq!(unregistered(&item(4, 3), &half_built(), NOW), None);
         assert_eq!(unregistered(&item(3, 3), &Memory::default(), NOW), None);
+    }
+
+    #[test]
+    fn the_build_of_an_app_with_a_wrong_registration_goes_on_and_is_woken_for_only_without_a_worker() {
+        let mut held = item(3, 3);
+        held.record = held.record.claimed_by("worker-1");
+        assert_eq!(unusable(&held, &half_built(), NOW), None);
+        assert!(unusable(&item(3, 3), &half_built(), NOW).is_some());
+        assert_eq!(unusable(&item(4, 3), &half_built(), NOW), None, "its turn comes anyway");
+        assert_eq!(unusable(&item(3, 3), &Memory::default(), NOW), None);
+        let memory = Memory { pending_statuses: [revision("1")].into(), ..Memory::default() };
+        let expected =
+            "its registration cannot be used, and the commit status of 111111111111 is not final yet";
+        assert_eq!(unusable(&item(3, 3), &memory, NOW).as_deref(), Some(expected));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{Config, Ports};
 use crate::history::Attempt;
 use crate::images;
-use crate::judge::{self, Standing, unregistered};
+use crate::judge::{self, Standing, unregistered, unusable};
 use crate::leases::{Holder, Leases};
 use crate::measure;
 
@@ -170,7 +170,7 @@ impl Reconciler {
         let registrations = &round.apps.registrations;
         let mut sweep = Sweep { looked: registrations.apps.len(), ..Sweep::default() };
         sweep.findings.extend(registrations.findings.iter().map(|finding| Finding {
-            app: None,
+            app: registered_by(&finding.file),
             what: format!("{}:{}:{}: {}", finding.file, finding.line, finding.column, finding.what),
             remedy: finding.remedy.clone(),
         }));
@@ -250,14 +250,20 @@ impl Reconciler {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the apps whose registration is gone while something of them is under way.
+    /// Wakes the apps whose registration is gone, or cannot be used, while something of them is left over.
     async fn wake_removed(&self, round: &Round, sweep: &mut Sweep) {
         let registered = &round.apps.registrations.apps;
+        let wrong = &round.apps.registrations.wrong;
         let now = self.ambient.now();
         for (app, memory) in round.memories.iter().filter(|(app, _)| !registered.contains_key(*app)) {
             let nobody = unseen(app);
             let (item, _) = round.items.get(app).unwrap_or(&nobody);
-            let Some(reason) = unregistered(item, memory, now) else { continue };
+            let reason = if wrong.contains_key(app) {
+                unusable(item, memory, now)
+            } else {
+                unregistered(item, memory, now)
+            };
+            let Some(reason) = reason else { continue };
             match self.wake(app, &reason, now).await {
                 Ok(()) => sweep.woken.push(Woken { app: app.clone(), reason }),
                 Err(error) => sweep.failed.push(Failed { app: app.clone(), error: error.to_string() }),
@@ -378,6 +384,11 @@ impl Reconciler {
             tracing::warn!(%app, %error, what = finding.what, "a warning was not published");
         }
     }
+}
+
+/// The app whose registration a file is.
+fn registered_by(file: &str) -> Option<AppName> {
+    AppName::parse(file.strip_prefix("apps/")?.strip_suffix("/app.yaml")?).ok()
 }
 
 fn unseen(app: &AppName) -> (WorkItem, Holder) {

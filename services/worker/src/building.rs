@@ -157,6 +157,10 @@ impl Build {
     /// Sets the pending status in the background, so that the build does not wait for it, and only if the build
     /// lasts.
     async fn announce_pending(&self, session: &Session, app: &App) {
+        if !session.memory.get().await.pending_statuses.contains(&self.entry.revision) {
+            tracing::warn!(app = %app.name, revision = %self.entry.revision, "no pending status: too many are not final yet");
+            return;
+        }
         let status = status::pending(&app.name, &self.reason, session.context.config.link.clone());
         let (context, revision) = (Arc::clone(&session.context), self.entry.revision.clone());
         let (name, repo, fence) = (app.name.clone(), app.source.repo.clone(), session.lease.fence());
@@ -372,7 +376,8 @@ async fn place(context: &Context, app: &App, cancel: &CancellationToken) -> Port
     }
 }
 
-/// Records what the daemon says it pushed, if the registry has it.
+/// Records what the daemon says it pushed, if the registry has it. Where the registry cannot be asked it is recorded all the
+/// same, and the attempt has failed: whoever looks next adopts it once the registry answers for it, and builds nothing.
 async fn checked_and_recorded(
     session: &Session,
     record: &ImageRecord,
@@ -386,10 +391,30 @@ async fn checked_and_recorded(
             let message = format!("the daemon pushed {}, and the registry does not have it", record.digest);
             return Ok(Err(infrastructure(message)));
         }
-        Err(error) => return Ok(Err(from_port(&error))),
+        Err(error) => {
+            recorded(session, record, cache).await?;
+            let mut failure = from_port(&error);
+            failure.message =
+                format!("{} is recorded, and not answered for: {}", record.digest, failure.message);
+            return Ok(Err(failure));
+        }
     }
-    let put = || ports.records.put_record(record);
-    put.retry(patient()).when(PortError::transient).await?;
+    recorded(session, record, cache).await.map(Ok)
+}
+
+/// Records an image, for as long as the app is this worker's: a bus that is away for a while costs no build.
+async fn recorded(session: &Session, record: &ImageRecord, cache: Option<Digest>) -> PortResult<()> {
+    let put = || session.context.ports.records.put_record(record);
+    let not_yet = |error: &PortError, _: Duration| {
+        tracing::warn!(build = %record.build, digest = %record.digest, %error, "the image is not recorded yet");
+    };
+    tokio::select! {
+        put = put.retry(stubborn()).when(PortError::transient).notify(not_yet) => put?,
+        () = session.lease.lost().cancelled() => {
+            let message = format!("the app was lost before {} could be recorded", record.digest);
+            return Err(PortError::new(Peer::Bus, Fault::Transient, message));
+        }
+    }
     let built = Built {
         build: record.build.clone(),
         key: record.key.clone(),
@@ -408,7 +433,7 @@ async fn checked_and_recorded(
         memory.failure = None;
         memory.no_cache = false;
     });
-    updated.await.map(|_| Ok(()))
+    updated.await.map(drop)
 }
 
 async fn tip_ahead(context: &Context, app: &App) -> Option<Ahead> {
@@ -481,9 +506,10 @@ async fn look_again(session: &Session, app: &App) -> PortResult<Action> {
     let context = &session.context;
     let memory = session.memory.refresh().await?;
     let newest = context.apps.read().await?;
-    // The registration is the allow-list: without it nothing is pushed.
     let Some(app) = newest.registrations.apps.get(&app.name) else {
-        return Ok(Action::Stop { superseded_by: None });
+        // The registration is the allow-list: without it nothing is pushed. One that cannot be used takes nothing back.
+        let is_wrong = newest.registrations.wrong.contains_key(&app.name);
+        return Ok(if is_wrong { Action::Continue } else { Action::Stop { superseded_by: None } });
     };
     let view = context.observer.observe(app, &newest, &memory, context.ambient.now()).await?;
     let decision = decide(&view);
@@ -505,7 +531,17 @@ pub(crate) async fn tag(context: Arc<Context>, repository: ImageRepository, imag
     }
 }
 
-/// An image that is pushed is worth a few attempts at recording it.
+/// Recording it is worth more: some five minutes, unless the app is lost before.
+fn stubborn() -> ExponentialBuilder {
+    let longest = Duration::from_secs(2);
+    ExponentialBuilder::default()
+        .with_jitter()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(longest)
+        .with_max_times(150)
+}
+
+/// An image that is pushed is worth a few attempts at asking for it and at tagging it.
 fn patient() -> ExponentialBuilder {
     ExponentialBuilder::default().with_jitter().with_min_delay(Duration::from_millis(100)).with_max_times(5)
 }

@@ -129,6 +129,9 @@ async fn carry_out(context: &Arc<Context>, request: &Request, until: Instant) ->
         return Ok(refused("cluster/apps was not read in time; nothing was done, try again"));
     };
     let apps = apps?;
+    if let Some(wrong) = apps.registrations.wrong.get(&request.app) {
+        return Ok(refused(format!("{} waits until its registration is right: {wrong}", request.app)));
+    }
     let Some(app) = apps.registrations.apps.get(&request.app) else {
         let known: Vec<&str> = apps.registrations.apps.keys().map(AppName::as_str).take(20).collect();
         let known = if known.is_empty() { "no app is registered".to_owned() } else { known.join(", ") };
@@ -232,7 +235,7 @@ async fn write_all(context: &Context, task: Task, memory: &Arc<AppMemory>) -> Po
                 return Ok(Written::Done { commits: all, refused, image_cut });
             }
             Written::Done { commits, .. } => all.extend(commits),
-            other @ (Written::Denied(_) | Written::Unregistered | Written::Lost) => return Ok(other),
+            other @ (Written::Denied(_) | Written::Unregistered(_) | Written::Lost) => return Ok(other),
         }
     }
 }
@@ -240,7 +243,7 @@ async fn write_all(context: &Context, task: Task, memory: &Arc<AppMemory>) -> Po
 fn written(written: Written, nothing: &str) -> Reply {
     match written {
         Written::Denied(why) => refused(why),
-        Written::Unregistered => refused("the app is not registered any more"),
+        Written::Unregistered(why) => refused(why.to_string()),
         Written::Lost => refused("the registry lost the image"),
         Written::Done { refused: channels, commits, .. } => match channels.first() {
             Some((environment, _, verdict)) => refused(format!("{environment}: {verdict}")),

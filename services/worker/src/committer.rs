@@ -30,6 +30,7 @@ use crate::follow::{self, Ground};
 use crate::memory::AppMemory;
 use crate::migrations;
 use crate::settle::commit_arrived;
+use crate::unregistered::Unregistered;
 use crate::writeback::{Image, Judged, Proposal, Staged, propose};
 
 /// Rounds before a write-back gives up: only other writers can make one fail, and each of them wrote.
@@ -61,8 +62,8 @@ pub(crate) enum Written {
     /// These commits reached the branch, and these channels were refused. `image_cut`: the image has commits left that
     /// the push had no room for.
     Done { commits: Vec<Landed>, refused: Vec<Refused>, image_cut: bool },
-    /// The app is not registered any more, so nothing may be written for it.
-    Unregistered,
+    /// The app is not registered any more, or its registration cannot be used: nothing may be written for it.
+    Unregistered(Unregistered),
     /// The registry does not have the image any more, so it may not be deployed.
     Lost,
     /// The forge refuses to be written to; a person has to act.
@@ -241,7 +242,9 @@ impl Rounds {
 
     async fn propose(&self, job: &Job, apps: &Apps, tree: &Tree) -> PortResult<Proposal> {
         let Some(app) = apps.registrations.apps.get(job.memory.app()) else {
-            return Ok(Proposal { unregistered: true, ..Proposal::default() });
+            let wrong = apps.registrations.wrong.get(job.memory.app());
+            let unregistered = Some(Unregistered::by(wrong));
+            return Ok(Proposal { unregistered, ..Proposal::default() });
         };
         let ground = Ground::of(&self.ports, apps, app, self.render.as_ref());
         match &job.task {
@@ -418,8 +421,8 @@ impl Rounds {
         let Planning { job, proposal } = planning;
         let updated = job.memory.update(|memory| remember(memory, &proposal, landed)).await;
         let answer = updated.map(|_| match proposal.unregistered {
-            true => Written::Unregistered,
-            false => {
+            Some(why) => Written::Unregistered(why),
+            None => {
                 let (refused, image_cut) = (proposal.refused, proposal.image_cut);
                 Written::Done { commits: landed.to_vec(), refused, image_cut }
             }

@@ -141,7 +141,7 @@ impl Session {
                 wanted.into_iter().map(denied).collect()
             }
             // Whoever looks next says so.
-            Written::Unregistered | Written::Lost => Vec::new(),
+            Written::Unregistered(_) | Written::Lost => Vec::new(),
         };
         // The same is told once, however often this session looks.
         if refused != self.unfollowed {

@@ -34,6 +34,7 @@ mod status;
 mod statuses;
 #[cfg(test)]
 mod testing;
+mod unregistered;
 mod writeback;
 
 pub use config::{Bounds, Ports, WorkerConfig};

@@ -96,12 +96,9 @@ impl Worker {
         let grace = context.config.bounds.grace;
         let mut dispatcher = Dispatcher::new(context);
         dispatcher.serve(&stop).await;
-        dispatcher.close(&builds, grace).await;
-        drop(dispatcher);
-        tasks.close();
-        if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
-            tracing::warn!("background work did not end within the grace and is dropped");
-        }
+        builds.cancel();
+        let Dispatcher { context, sessions, .. } = dispatcher;
+        wind_down(sessions, move || drop(context), &tasks, grace).await;
     }
 }
 
@@ -244,17 +241,62 @@ impl Dispatcher {
             .unwrap_or(LONGEST_SLEEP)
             .clamp(Duration::from_millis(1), LONGEST_SLEEP)
     }
+}
 
-    /// Stops the builds and waits until every app is given back.
-    async fn close(&mut self, builds: &CancellationToken, grace: Duration) {
-        builds.cancel();
-        let ended = tokio::time::timeout(grace, async { while self.sessions.join_next().await.is_some() {} });
-        if ended.await.is_err() {
-            tracing::warn!(
-                apps = self.sessions.len(),
-                "some apps were not given back within the grace; their leases will expire"
-            );
-            self.sessions.shutdown().await;
-        }
+/// Waits until every app is given back and then, once `last` let go of what it waits for, for the work in the background:
+/// for all of it at most the grace, since what follows has to be over too before the process is killed.
+async fn wind_down<T: 'static>(
+    mut sessions: JoinSet<T>,
+    last: impl FnOnce(),
+    tasks: &TaskTracker,
+    grace: Duration,
+) {
+    let deadline = tokio::time::Instant::now() + grace;
+    let given_back = async { while sessions.join_next().await.is_some() {} };
+    if tokio::time::timeout_at(deadline, given_back).await.is_err() {
+        tracing::warn!(
+            apps = sessions.len(),
+            "some apps were not given back within the grace; their leases will expire"
+        );
+        sessions.shutdown().await;
+    }
+    last();
+    tasks.close();
+    if tokio::time::timeout_at(deadline, tasks.wait()).await.is_err() {
+        tracing::warn!("background work did not end within the grace and is dropped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_stops_takes_its_grace_once_whatever_hangs() {
+        let grace = Duration::from_secs(20);
+        let began = tokio::time::Instant::now();
+        let (mut sessions, tasks) = (JoinSet::new(), TaskTracker::new());
+        sessions.spawn(std::future::pending::<()>());
+        tasks.spawn(std::future::pending::<()>());
+        wind_down(sessions, || {}, &tasks, grace).await;
+        assert_eq!(began.elapsed(), grace);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_in_the_background_that_waits_for_the_sessions_to_end_has_what_is_left_of_the_grace() {
+        let began = tokio::time::Instant::now();
+        let (mut sessions, tasks) = (JoinSet::new(), TaskTracker::new());
+        sessions.spawn(tokio::time::sleep(Duration::from_secs(5)));
+        let stop = CancellationToken::new();
+        let (stopped, flushed) = (stop.clone(), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let done = Arc::clone(&flushed);
+        tasks.spawn(async move {
+            stopped.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        wind_down(sessions, || stop.cancel(), &tasks, Duration::from_secs(20)).await;
+        assert!(flushed.load(std::sync::atomic::Ordering::SeqCst));
+        assert_eq!(began.elapsed(), Duration::from_secs(8));
     }
 }

@@ -1,6 +1,5 @@
 //! The session of one claimed app: look, decide, act, until nothing is left to do.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Generation, Seen, WorkItem};
 use fabrique_observer::{Ahead, Apps, AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
-use fabrique_ports::records::{BuildEntry, BuildPhase};
+use fabrique_ports::records::BuildPhase;
 use fabrique_ports::{Ambient, Fault, Peer, PortError, PortResult};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +31,6 @@ use crate::memory::AppMemory;
 use crate::pending::Pending;
 use crate::settle::settle;
 use crate::slots::{Slot, Slots};
-use crate::status;
 use crate::writeback::Image;
 
 /// Looks at one app in a row before others get their turn.
@@ -194,12 +192,16 @@ impl Session {
             let noted = wanted.generation;
             self.trace = wanted.trace.or(self.trace.take());
             let (apps, ahead) = match look {
-                0 => self.first_read(name, wanted.named).await?,
+                0 => self.first_read(name, wanted.named.clone()).await?,
                 _ => (self.context.apps.read().await?, None),
             };
             let Some(app) = apps.registrations.apps.get(name) else {
-                self.seen = None;
-                return self.unregistered(name, noted).await;
+                let wrong = apps.registrations.wrong.get(name);
+                // A registration that cannot be used takes nothing back: what was seen last counts on.
+                let seen = || self.lease.seen().cloned();
+                self.seen = wrong.and(self.seen.take().or_else(seen));
+                self.without_registration(name, wrong, wanted.named).await?;
+                return Ok(Release::Done(noted));
             };
             let seen = apps.seen_of(app);
             if look == 0 {
@@ -413,10 +415,10 @@ impl Session {
                     .await;
                 Ok(())
             }
-            Written::Unregistered => {
+            Written::Unregistered(why) => {
                 self.memory.update(|memory| memory.running = None).await?;
                 if let (Some(image), Some(finished)) = (&image, finished) {
-                    self.disown(app, image, finished.entry).await;
+                    self.disown(app, image, finished.entry, &why).await;
                 }
                 Ok(())
             }
@@ -433,16 +435,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    /// A build whose app was unregistered meanwhile: recorded, and deployed nowhere.
-    async fn disown(&self, app: &App, image: &Image, mut entry: BuildEntry) {
-        let reason = status::UNREGISTERED.to_owned();
-        let status = status::disowned(&app.name, true, self.context.config.link.clone());
-        self.close_status(app, &image.revision, &status).await;
-        entry.phase = BuildPhase::NotCommitted { digest: image.digest.clone(), reason };
-        entry.ended = Some(self.context.ambient.now());
-        self.context.announcer.enter(&entry, self.trace.clone());
     }
 
     /// Says what was refused. The committer has noted it, so that the same is not decided again at once.
@@ -495,36 +487,6 @@ impl Session {
             .map(drop)
     }
 
-    /// An app that is not registered (any more): whatever it was doing is over.
-    async fn unregistered(&self, name: &AppName, noted: Generation) -> PortResult<Release> {
-        tracing::info!(app = %name, "not registered, nothing to do");
-        let open = self.disown_statuses(name).await;
-        self.memory
-            .update(|memory| {
-                memory.running = None;
-                memory.pending_statuses.clone_from(&open);
-            })
-            .await?;
-        Ok(Release::Done(noted))
-    }
-
-    /// Closes the statuses that an app without a registration left pending. Returns those that could not be closed,
-    /// for which the reconciler wakes the app again.
-    async fn disown_statuses(&self, name: &AppName) -> BTreeSet<Revision> {
-        let memory = self.memory.get().await;
-        let mut open = BTreeSet::new();
-        // A memory of an earlier version does not know in which repository they are.
-        let Some(source) = &memory.source else { return open };
-        for revision in memory.pending_statuses {
-            let is_built = memory.built.as_ref().is_some_and(|built| built.revision == revision);
-            let status = status::disowned(name, is_built, self.context.config.link.clone());
-            if !self.set_status(source, &revision, &status).await {
-                open.insert(revision);
-            }
-        }
-        open
-    }
-
     pub(crate) fn announce(&self, app: &AppName, view: &View, decision: &Decision) {
         let action = match &decision.action {
             Action::Build { .. } => "build",
@@ -574,7 +536,7 @@ impl Session {
         }
     }
 
-    fn warn(&self, message: &str) {
+    pub(crate) fn warn(&self, message: &str) {
         tracing::warn!(app = %self.memory.app(), message, "needs a person");
         let body = EventBody::Warning { app: Some(self.memory.app().clone()), message: message.to_owned() };
         self.context.announcer.say(self.trace.clone(), body);

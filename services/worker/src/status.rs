@@ -1,12 +1,17 @@
 //! What a decision says to the committer, as a commit status.
 
 use fabrique_core::app::App;
-use fabrique_core::decision::{Action, Decision, Reason};
+use fabrique_core::decision::{Action, ChannelVerdict, Decision, Reason};
 use fabrique_core::failure::FailureKind;
-use fabrique_core::id::{AppName, Digest, RepoName, Revision};
+use fabrique_core::id::{AppName, Channel, Digest, EnvironmentName, RepoName, Revision};
 use fabrique_core::verdict::Verdict;
 use fabrique_core::view::{Declared, Target, View};
 use fabrique_ports::forge::{CommitStatus, StatusState};
+
+use crate::unregistered::Unregistered;
+
+/// What an image came to in one environment: up to date where it is deployed.
+pub(crate) type Place = (EnvironmentName, Verdict);
 
 /// A build of `app` is under way.
 pub(crate) fn pending(app: &AppName, reason: &Reason, link: Option<String>) -> CommitStatus {
@@ -35,7 +40,7 @@ pub(crate) fn settled(
     let (state, description) = match &decision.reason {
         // What is declared has a status of its own, at the head; that another app comes first has not.
         Reason::Settled(Verdict::NotReady(_)) if *declared != Declared::Admitted => return None,
-        Reason::Settled(verdict) => settled_verdict(app, verdict, digest)?,
+        Reason::Settled(verdict) => settled_verdict(verdict, &decision.channels, digest)?,
         Reason::Built(_) => (StatusState::Success, built(digest)),
         Reason::Failed { kind: FailureKind::Source, message, .. } => (StatusState::Failure, message.clone()),
         Reason::Failed { kind: FailureKind::Cancelled, message, .. } => (StatusState::Error, message.clone()),
@@ -58,13 +63,21 @@ pub(crate) fn settled(
     Some(status(&app.name, state, description, link))
 }
 
-fn settled_verdict(app: &App, verdict: &Verdict, digest: Option<&Digest>) -> Option<(StatusState, String)> {
+fn settled_verdict(
+    verdict: &Verdict,
+    channels: &[ChannelVerdict],
+    digest: Option<&Digest>,
+) -> Option<(StatusState, String)> {
+    let images = channels.iter().filter(|channel| channel.channel == Channel::Image);
+    let places: Vec<Place> = images.map(|it| (it.environment.clone(), it.verdict.clone())).collect();
+    // The most telling of them says nothing of the others.
+    let told = || partly_deployed(&places, digest).unwrap_or_else(|| verdict.to_string());
     match verdict {
-        Verdict::UpToDate => Some((StatusState::Success, deployed_text(app, digest))),
+        Verdict::UpToDate => Some((StatusState::Success, deployed_text(&places, digest))),
         Verdict::Unchanged { .. } | Verdict::Held { .. } | Verdict::NotReady(_) => {
-            Some((StatusState::Success, verdict.to_string()))
+            Some((StatusState::Success, told()))
         }
-        Verdict::Trouble(_) => Some((StatusState::Error, verdict.to_string())),
+        Verdict::Trouble(_) => Some((StatusState::Error, told())),
         Verdict::NoImageYet | Verdict::NotAutomatic => Some((StatusState::Success, built(digest))),
         // What is declared has a status of its own, at the head.
         Verdict::Misdeclared(_) => None,
@@ -78,32 +91,30 @@ fn settled_verdict(app: &App, verdict: &Verdict, digest: Option<&Digest>) -> Opt
     }
 }
 
-/// A build whose image is deployed, or has nowhere to be deployed.
-pub(crate) fn deployed(app: &App, digest: &Digest, link: Option<String>) -> CommitStatus {
-    let text =
-        if app.environments.is_empty() { built(Some(digest)) } else { deployed_text(app, Some(digest)) };
-    status(&app.name, StatusState::Success, text, link)
+/// A build whose image went through the completion path: where it is deployed, and where it is not and why.
+pub(crate) fn completed(app: &App, places: &[Place], digest: &Digest, link: Option<String>) -> CommitStatus {
+    let stopped: Vec<&Verdict> =
+        places.iter().map(|(_, verdict)| verdict).filter(|verdict| **verdict != Verdict::UpToDate).collect();
+    let trouble = stopped.iter().any(|verdict| matches!(verdict, Verdict::Trouble(_)));
+    let text = match stopped.first() {
+        Some(why) if stopped.len() == places.len() && stopped.iter().all(|other| other == why) => {
+            format!("built, not deployed: {why}; {digest}")
+        }
+        Some(_) | None if places.is_empty() => built(Some(digest)),
+        Some(_) | None => deployed_text(places, Some(digest)),
+    };
+    status(&app.name, if trouble { StatusState::Error } else { StatusState::Success }, text, link)
 }
 
-/// A build whose image is recorded and not deployed.
-pub(crate) fn built_only(
+/// The status of a revision, built or not, whose app is not among the registered ones.
+pub(crate) fn disowned(
     app: &AppName,
-    digest: &Digest,
-    why: &Verdict,
+    is_built: bool,
+    why: &Unregistered,
     link: Option<String>,
 ) -> CommitStatus {
-    let state = if matches!(why, Verdict::Trouble(_)) { StatusState::Error } else { StatusState::Success };
-    let description = format!("built, not deployed: {why}; {digest}");
-    status(app, state, description, link)
-}
-
-/// Why nothing of an app without a registration is built or deployed.
-pub(crate) const UNREGISTERED: &str = "the app is not registered any more";
-
-/// The status of a revision, built or not, whose app is not registered any more.
-pub(crate) fn disowned(app: &AppName, is_built: bool, link: Option<String>) -> CommitStatus {
     let how_far = if is_built { "built, not deployed" } else { "not built" };
-    status(app, StatusState::Error, format!("{how_far}: {UNREGISTERED}"), link)
+    status(app, StatusState::Error, format!("{how_far}: {why}"), link)
 }
 
 /// A pending status in a repository that the app was built from before.
@@ -144,9 +155,25 @@ fn status(app: &AppName, state: StatusState, description: String, link: Option<S
     CommitStatus { context: format!("fabrique/build/{app}"), state, description, link }
 }
 
-fn deployed_text(app: &App, digest: Option<&Digest>) -> String {
-    let environments: Vec<&str> = app.environments.iter().map(|e| e.name.as_str()).collect();
-    format!("deployed to {}: {}", environments.join(", "), built(digest))
+/// Where an image is deployed, and where it is not and why.
+fn deployed_text(places: &[Place], digest: Option<&Digest>) -> String {
+    let (there, elsewhere): (Vec<&Place>, Vec<&Place>) =
+        places.iter().partition(|(_, verdict)| *verdict == Verdict::UpToDate);
+    let there: Vec<&str> = there.iter().map(|(name, _)| name.as_str()).collect();
+    let elsewhere: Vec<String> = elsewhere.iter().map(|(name, why)| format!("{name} ({why})")).collect();
+    match (there.is_empty(), elsewhere.is_empty()) {
+        (_, true) => format!("deployed to {}: {}", there.join(", "), built(digest)),
+        (true, false) => format!("not deployed to {}: {}", elsewhere.join(", "), built(digest)),
+        (false, false) => {
+            format!("deployed to {}, not to {}: {}", there.join(", "), elsewhere.join(", "), built(digest))
+        }
+    }
+}
+
+/// The same, if it is deployed to some environments and not to others.
+fn partly_deployed(places: &[Place], digest: Option<&Digest>) -> Option<String> {
+    let there = places.iter().filter(|(_, verdict)| *verdict == Verdict::UpToDate).count();
+    (there > 0 && there < places.len()).then(|| deployed_text(places, digest))
 }
 
 fn built(digest: Option<&Digest>) -> String {
@@ -160,14 +187,18 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_wait_for_another_app_is_a_success_of_the_target_and_one_that_is_declared_is_told_at_the_head() {
+    fn app() -> App {
         let text = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  \
                     source: { repo: atlas/citation }\n  image: registry:80/citation\n";
         let tree: Tree =
             [(RelPath::parse("apps/citation/app.yaml").unwrap(), Entry::regular(text))].into_iter().collect();
         let rules = Rules { registries: vec!["registry:80".to_owned()] };
-        let app = Registrations::load(&tree, &rules).apps.into_values().next().unwrap();
+        Registrations::load(&tree, &rules).apps.into_values().next().unwrap()
+    }
+
+    #[test]
+    fn a_wait_for_another_app_is_a_success_of_the_target_and_one_that_is_declared_is_told_at_the_head() {
+        let app = app();
         let waits = "base is not deployed".to_owned();
         let reason = Reason::Settled(Verdict::NotReady(waits.clone()));
         let decision = Decision { action: Action::Nothing, reason, channels: vec![] };
@@ -177,5 +208,83 @@ mod tests {
             (StatusState::Success, "waits: base is not deployed")
         );
         assert_eq!(settled(&app, &decision, &Declared::Waits(waits), None, None), None);
+    }
+
+    fn place(name: &str, verdict: Verdict) -> Place {
+        (EnvironmentName::parse(name).unwrap(), verdict)
+    }
+
+    fn held() -> Verdict {
+        Verdict::Held { by: "ops".to_owned(), reason: "freeze".to_owned(), until: None }
+    }
+
+    #[test]
+    fn a_status_names_the_environments_that_moved_and_those_that_did_not_with_their_reason() {
+        use Verdict::{NotAutomatic, UpToDate};
+        let digest = Digest::of(b"image");
+        let trouble = || Verdict::Trouble("prod/kustomization.yaml is gone".to_owned());
+        let app = app();
+        for (places, state, text) in [
+            (vec![], StatusState::Success, "built DIGEST"),
+            (vec![place("prod", UpToDate)], StatusState::Success, "deployed to prod: built DIGEST"),
+            (
+                vec![place("prod", held()), place("staging", UpToDate)],
+                StatusState::Success,
+                "deployed to staging, not to prod (held by ops: freeze): built DIGEST",
+            ),
+            (
+                vec![place("staging", UpToDate), place("prod", NotAutomatic)],
+                StatusState::Success,
+                "deployed to staging, not to prod (moved by people only): built DIGEST",
+            ),
+            (
+                vec![place("staging", UpToDate), place("prod", trouble())],
+                StatusState::Error,
+                "deployed to staging, not to prod (prod/kustomization.yaml is gone): built DIGEST",
+            ),
+            (
+                vec![place("prod", held()), place("staging", held())],
+                StatusState::Success,
+                "built, not deployed: held by ops: freeze; DIGEST",
+            ),
+            (
+                vec![place("prod", held()), place("staging", NotAutomatic)],
+                StatusState::Success,
+                "not deployed to prod (held by ops: freeze), staging (moved by people only): built DIGEST",
+            ),
+        ] {
+            let told = completed(&app, &places, &digest, None);
+            let shown = told.description.replace(digest.as_str(), "DIGEST");
+            assert_eq!((told.state, shown.as_str()), (state, text));
+        }
+    }
+
+    #[test]
+    fn what_rests_is_told_of_each_environment_as_its_build_was() {
+        let digest = Digest::of(b"image");
+        let channel = |name: &str, channel: Channel, verdict: Verdict| ChannelVerdict {
+            environment: EnvironmentName::parse(name).unwrap(),
+            channel,
+            verdict,
+        };
+        let rests = |reason: Verdict, images: &[Place]| {
+            let images =
+                images.iter().map(|(name, verdict)| channel(name.as_str(), Channel::Image, verdict.clone()));
+            let infra = [channel("prod", Channel::Infra, Verdict::NotAutomatic)];
+            let channels = images.chain(infra).collect();
+            let decision = Decision { action: Action::Nothing, reason: Reason::Settled(reason), channels };
+            let told = settled(&app(), &decision, &Declared::Admitted, Some(&digest), None).unwrap();
+            told.description.replace(digest.as_str(), "DIGEST")
+        };
+        let partly = [place("staging", Verdict::UpToDate), place("prod", held())];
+        let built = completed(&app(), &partly, &digest, None).description;
+        assert_eq!(rests(held(), &partly), built.replace(digest.as_str(), "DIGEST"));
+        let promoted = [place("staging", Verdict::UpToDate), place("prod", Verdict::NotAutomatic)];
+        assert_eq!(
+            rests(Verdict::UpToDate, &promoted),
+            "deployed to staging, not to prod (moved by people only): built DIGEST"
+        );
+        // Of its overlay only.
+        assert_eq!(rests(held(), &[place("prod", Verdict::UpToDate)]), "held by ops: freeze");
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use fabrique_core::app::App;
+use fabrique_core::app::{App, Environment, ImageFrom};
 use fabrique_core::decision::{Action, Decision};
-use fabrique_core::id::{AppName, Channel, RepoName, Revision};
+use fabrique_core::id::{AppName, Channel, EnvironmentName, RepoName, Revision};
 use fabrique_core::memory::{Memory, Reported};
+use fabrique_core::verdict::Verdict;
 use fabrique_core::view::{Target, View};
 use fabrique_ports::forge::{CommitStatus, StatusOutcome, StatusState};
 
@@ -16,12 +17,14 @@ use crate::status;
 use crate::writeback::Image;
 
 /// How many commits of an app are remembered whose status is not final: enough for everything that is under way, and
-/// not for each head of an app whose statuses the forge refuses for good.
+/// not for each head of an app whose statuses the forge refuses for good. A further one gets its final status only:
+/// nobody would close a pending one after its worker.
 const MOST_OPEN: usize = 16;
 
 /// Notes that the status of a commit has to become final. What is open in a repository that the app was built from before
-/// is forgotten: it had its chance when the source moved.
-pub(crate) fn open_status(memory: &mut Memory, repo: &RepoName, revision: &Revision) {
+/// is forgotten: it had its chance when the source moved. Says whether it is noted: a pending status that is not may not
+/// be set.
+pub(crate) fn open_status(memory: &mut Memory, repo: &RepoName, revision: &Revision) -> bool {
     if memory.source.as_ref() != Some(repo) {
         memory.pending_statuses.clear();
         memory.source = Some(repo.clone());
@@ -29,6 +32,7 @@ pub(crate) fn open_status(memory: &mut Memory, repo: &RepoName, revision: &Revis
     if memory.pending_statuses.len() < MOST_OPEN {
         memory.pending_statuses.insert(revision.clone());
     }
+    memory.pending_statuses.contains(revision)
 }
 
 impl Session {
@@ -83,8 +87,13 @@ impl Session {
         if memory.reported.as_ref() == Some(&reported) {
             return;
         }
+        let is_pending = status.state == StatusState::Pending;
+        // Noted before it is set: whoever comes after a crash is to close it.
+        if is_pending && !self.may_be_pending(app, revision).await {
+            return;
+        }
         let is_set = self.set_status(&app.source.repo, revision, status).await;
-        let open = !is_set || status.state == StatusState::Pending;
+        let open = !is_set || is_pending;
         self.note(move |memory| {
             // What is opened, or could not be set, is given its final status in the end, by whomever.
             if open {
@@ -96,6 +105,20 @@ impl Session {
             memory.reported = is_set.then(|| reported.clone());
         })
         .await;
+    }
+
+    /// Whether a pending status of this revision is noted, so that somebody closes it.
+    async fn may_be_pending(&self, app: &App, revision: &Revision) -> bool {
+        let noted = |memory: &mut Memory| {
+            open_status(memory, &app.source.repo, revision);
+        };
+        match self.memory.update(noted).await {
+            Ok(memory) => memory.pending_statuses.contains(revision),
+            Err(error) => {
+                tracing::warn!(app = %app.name, %error, "the memory was not updated");
+                false
+            }
+        }
     }
 
     /// Closes what was left pending in a repository that the app is not built from any more.
@@ -129,12 +152,8 @@ impl Session {
 
     /// Closes the status of a build that went through the completion path, whatever is the target by now.
     pub(crate) async fn close_built(&self, app: &App, image: &Image, refused: &[Refused]) {
-        let status = match refused.iter().find(|(_, channel, _)| *channel == Channel::Image) {
-            None => status::deployed(app, &image.digest, self.context.config.link.clone()),
-            Some((_, _, verdict)) => {
-                status::built_only(&app.name, &image.digest, verdict, self.context.config.link.clone())
-            }
-        };
+        let places = places(app, refused);
+        let status = status::completed(app, &places, &image.digest, self.context.config.link.clone());
         let memory = self.memory.get().await;
         self.give_status(app, &image.revision, &status, &memory).await;
     }
@@ -168,6 +187,22 @@ impl Session {
             tracing::warn!(app = %self.memory.app(), %error, "the memory was not updated");
         }
     }
+}
+
+/// What a finished image came to in each environment.
+fn places(app: &App, refused: &[Refused]) -> Vec<(EnvironmentName, Verdict)> {
+    let place = |environment: &Environment| {
+        let of_image =
+            |(name, channel, _): &&Refused| *name == environment.name && *channel == Channel::Image;
+        let verdict = match (refused.iter().find(of_image), &environment.image) {
+            (Some((_, _, verdict)), _) => verdict.clone(),
+            (None, ImageFrom::Build) => Verdict::UpToDate,
+            // Nobody asks for a commit there.
+            (None, ImageFrom::Environment(_)) => Verdict::NotAutomatic,
+        };
+        (environment.name.clone(), verdict)
+    };
+    app.environments.iter().map(place).collect()
 }
 
 /// Whether a commit status may be set: who was stopped for longer than its lease would hide what its successor has told
@@ -204,5 +239,18 @@ mod tests {
         }
         assert_eq!(memory.source, Some(repo));
         assert_eq!(memory.pending_statuses, (1..=MOST_OPEN).map(revision).collect());
+    }
+
+    #[test]
+    fn a_status_may_be_pending_only_while_somebody_is_to_close_it() {
+        let repo = RepoName::parse("atlas/citation").unwrap();
+        let mut memory = Memory::default();
+        for number in 1..=MOST_OPEN {
+            assert!(open_status(&mut memory, &repo, &revision(number)));
+        }
+        assert!(!open_status(&mut memory, &repo, &revision(MOST_OPEN + 1)), "nobody would close it");
+        assert!(open_status(&mut memory, &repo, &revision(1)), "it is noted already");
+        memory.pending_statuses.remove(&revision(2));
+        assert!(open_status(&mut memory, &repo, &revision(MOST_OPEN + 1)), "there is room again");
     }
 }

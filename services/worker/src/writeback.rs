@@ -18,6 +18,7 @@ use fabrique_ports::source::SourceHistory;
 
 use crate::applications::Along;
 use crate::committer::Refused;
+use crate::unregistered::Unregistered;
 
 /// A finished image that asks to be deployed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +47,8 @@ impl Staged {
 /// What an app's write-back would do on a tree.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Proposal {
-    /// The app is not registered any more, so there is nothing to propose.
-    pub(crate) unregistered: bool,
+    /// Why there is nothing to propose, where the app is not among the registered ones.
+    pub(crate) unregistered: Option<Unregistered>,
     /// Commits, in the order to be chained.
     pub(crate) staged: Vec<Staged>,
     /// Channels that the composition already shows: nothing to commit, but the memory may have to learn it.

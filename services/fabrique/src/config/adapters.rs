@@ -238,6 +238,9 @@ bounds! {
         /// is left alone. Then they are read again, and an app that it missed is woken: another receiver may have
         /// heard of its registration.
         reload_age: Wait<{ 100 * MILLISECOND }, HOUR>,
+        /// For how long after the start a push to `cluster/apps` is expected whose commit the first reading had seen: as
+        /// long as Gitea's queue may be behind. What is delivered later is found by a sweep.
+        late_pushes: Wait<0, DAY>,
         /// The most events waiting to be published; further ones are counted and dropped.
         event_queue: Count<1, 1_000_000>,
         /// The longest life of a connection.

@@ -10,7 +10,7 @@ use fabrique_core::id::{
     TrustDomain,
 };
 use fabrique_core::upstream::Upstream;
-use fabrique_yaml::{Fields, Node, Reader};
+use fabrique_yaml::{Fields, Node, Reader, Yaml};
 use globset::GlobBuilder;
 
 use super::application::{self, Choice};
@@ -67,6 +67,19 @@ pub(super) fn read(
     let choices = spec.get("environments").map(|node| application::read(reader, node, &environments));
     let app = App { name: name?, source: source?, image: image?, build: build?, environments };
     Some((app, choices.unwrap_or_default()))
+}
+
+/// Where the source is, of a registration that something else may be wrong with.
+pub(super) fn source_of(bytes: &[u8]) -> Option<(RepoName, BranchName)> {
+    let yaml = Yaml::parse(bytes).ok()?;
+    let (_, spec) = yaml.documents().first()?.entry("spec")?;
+    let (_, source) = spec.entry("source")?;
+    let repo = RepoName::parse(source.entry("repo")?.1.text()?).ok()?;
+    let branch = match source.entry("branch") {
+        Some((_, branch)) => BranchName::parse(branch.text()?).ok()?,
+        None => parse_default("main")?,
+    };
+    Some((repo, branch))
 }
 
 fn read_source(reader: &Reader<'_>, node: &Node) -> Option<Source> {

@@ -387,3 +387,36 @@ fn a_source_names_where_it_is_mirrored_from_and_what_has_to_pass_there() {
     let misspelt = report(&[("apps/small/app.yaml", &text("{repo: Org/repo, github: a/b, cheks: [ci]}"))]);
     assert!(misspelt.contains("did you mean checks?"), "{misspelt}");
 }
+
+#[test]
+fn a_registration_that_cannot_be_used_is_known_with_its_first_finding_and_its_source_where_that_can_be_read()
+{
+    let wrong = |text: &str| {
+        let loaded = load(&[("apps/small/app.yaml", text)]);
+        assert!(loaded.apps.is_empty());
+        let wrong = loaded.wrong.into_iter().next().unwrap().1;
+        let source = wrong.source.as_ref().map(|(repo, branch)| format!("{repo} {branch}"));
+        (wrong.to_string(), source)
+    };
+    let (told, source) = wrong(&SMALLEST.replace("image:", "imago:").replace("kind: App", "kind: Ap"));
+    assert!(told.starts_with("apps/small/app.yaml:2:7: "), "{told}");
+    assert!(told.ends_with(" (and 2 more)"), "{told}");
+    assert_eq!(source.as_deref(), Some("Org/repo main"));
+    let (_, source) = wrong(&SMALLEST.replace("repo}", "repo, branch: next, declaration: /x}"));
+    assert_eq!(source.as_deref(), Some("Org/repo next"));
+    let (told, source) = wrong("spec: [");
+    assert!(told.starts_with("apps/small/app.yaml:"), "{told}");
+    assert_eq!(source, None);
+}
+
+#[test]
+fn two_apps_of_one_image_wait_each_with_its_finding_and_an_edit_of_one_concerns_it() {
+    let other = SMALLEST.replace("name: small", "name: other");
+    let loaded = load(&[("apps/small/app.yaml", SMALLEST), ("apps/other/app.yaml", &other)]);
+    assert!(loaded.apps.is_empty());
+    let names: Vec<&str> = loaded.wrong.keys().map(|name| name.as_str()).collect();
+    assert_eq!(names, ["other", "small"]);
+    let changed = RelPath::parse("apps/other/app.yaml").unwrap();
+    let touched: Vec<String> = loaded.touching([&changed]).iter().map(ToString::to_string).collect();
+    assert_eq!(touched, ["other"]);
+}
