@@ -140,6 +140,8 @@ pub struct Timeouts {
     pub fetch: Duration,
     /// Making a clone; everybody else who needs it waits for as long.
     pub clone: Duration,
+    /// Until there is a connection for a push.
+    pub connect: Duration,
     /// A push, of which the forge's hooks are most.
     pub push: Duration,
     /// Tidying a clone up, in the background.
@@ -155,6 +157,7 @@ impl Default for Timeouts {
             local: Duration::from_secs(30),
             fetch: Duration::from_secs(60),
             clone: Duration::from_secs(600),
+            connect: Duration::from_secs(10),
             push: Duration::from_secs(60),
             tidy: Duration::from_secs(600),
             healing: Duration::from_secs(60),

@@ -17,7 +17,6 @@ use crate::remote::Remote;
 
 /// Far above any report; the rest of an answer is what hooks say.
 const MAX_ANSWER: usize = 1 << 20;
-const MAX_CONNECT: Duration = Duration::from_secs(10);
 const IDLE_CONNECTION: Duration = Duration::from_secs(30);
 const REQUEST: HeaderValue = HeaderValue::from_static("application/x-git-receive-pack-request");
 const RESULT: HeaderValue = HeaderValue::from_static("application/x-git-receive-pack-result");
@@ -136,7 +135,7 @@ fn client(config: &GitConfig) -> Result<Client, GitError> {
     // As for the forge's API and for git itself: what the environment says of proxies counts for nothing.
     let mut builder = Client::builder()
         .user_agent(AGENT)
-        .connect_timeout(MAX_CONNECT)
+        .connect_timeout(config.timeouts.connect)
         .timeout(config.timeouts.push)
         .pool_idle_timeout(IDLE_CONNECTION)
         .redirect(Policy::none())

@@ -51,6 +51,8 @@ bounds! {
         fetch: Wait<SECOND, HOUR>,
         /// Making a clone; everybody else who needs it waits for as long.
         clone: Wait<SECOND, DAY>,
+        /// Until there is a connection for a push.
+        connect: Connection,
         /// A push, of which the forge's hooks are most.
         push: Wait<SECOND, HOUR>,
         /// Tidying a clone up, in the background.
