@@ -14,8 +14,9 @@ use tokio::process::Command;
 use crate::image::Build;
 use crate::manifests;
 
-/// What the target `source` copies of a repository, but for where crates come from.
-const SOURCES: [&str; 6] = ["Cargo.toml", "Cargo.lock", "proto", "services", "bench", "tests"];
+/// What the target `source` copies of a repository, but for where crates come from, and what says so.
+const SOURCES: [&str; 7] =
+    [".dockerignore", "Cargo.toml", "Cargo.lock", "proto", "services", "bench", "tests"];
 /// What links Rust, and compiles the C that some crates bring. What these need comes along.
 const LINKER: [&str; 2] = ["gcc", "libc6-dev"];
 /// What no compiler reads.
@@ -49,6 +50,28 @@ pub async fn ask(command: &str) -> Result<String> {
     let image = format!("{}/fabrique", bed.registry().host());
     let digest = build.push(&bed, &image).await?;
     said_on(&bed, &format!("{image}@{digest}"), command).await
+}
+
+/// What the Dockerfile's context holds of a folder with `files`, each with a line in it: what the repository's
+/// `.dockerignore` lets through to the daemon.
+///
+/// # Errors
+/// When a server or the daemon refuses, with what it said.
+pub async fn let_through(files: &[&str]) -> Result<Vec<String>> {
+    let bed = Bed::builder().registry().buildkit(1).start().await?;
+    let (context, out) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    fs::copy(manifests::repository().join(".dockerignore"), context.path().join(".dockerignore"))?;
+    for file in files {
+        let path = context.path().join(file);
+        fs::create_dir_all(path.parent().context("a file at the root")?)?;
+        fs::write(path, "there\n")?;
+    }
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("Dockerfile"), "FROM scratch\nCOPY . /\n")?;
+    let build = Build { dockerfile: folder.path(), context: context.path(), options: &[], longest: PREPARE };
+    build.export(&bed, &format!("type=local,dest={}", out.path().display())).await?;
+    let there = files.iter().filter(|file| out.path().join(file).is_file());
+    Ok(there.map(|&file| file.to_owned()).collect())
 }
 
 /// An image with this machine's Rust and its C compiler on the bed's Debian, which is of the same release.

@@ -41,6 +41,15 @@ async fn the_image_from_source_is_built_by_our_buildkit_and_has_all_that_the_pre
     assert_eq!(*user, "65532");
 }
 
+/// Behind an air gap `.cargo/config.toml` says where crates come from, and `.cargo/vendor` may be it. It needs no cluster.
+#[tokio::test]
+async fn what_says_where_crates_come_from_reaches_the_build_and_what_is_not_copied_does_not() {
+    let wanted =
+        ["Cargo.toml", ".cargo/config.toml", ".cargo/vendor/serde/src/lib.rs", "services/core/src/lib.rs"];
+    let there = source::let_through(&[&wanted[..], &["target/release/fabrique", ".git/HEAD"]].concat()).await;
+    assert_eq!(there.unwrap(), wanted);
+}
+
 /// Runs a container in our own namespace, whose level is `restricted`, to its end, and returns what it printed. The
 /// user is the image's own.
 async fn run(image: &str, name: &str, container: Value) -> String {
