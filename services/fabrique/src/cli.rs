@@ -3,22 +3,25 @@
 mod forge;
 mod provide;
 mod render;
+mod seed;
 mod setup;
 mod timeline;
+mod validate;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fabrique_core::id::{AppName, BuildId, EnvironmentName, RelPath};
+use fabrique_core::id::{AppName, BuildId};
 use fabrique_core::time::Timestamp;
-use fabrique_operator::declared::is_cluster_apps;
 
 pub(crate) use forge::{Hooks, Mirror};
 pub(crate) use provide::{Migrate, Secrets};
 pub(crate) use render::Render;
+pub(crate) use seed::Seed;
 pub(crate) use setup::Init;
 pub(crate) use timeline::Timeline;
+pub(crate) use validate::Validate;
 
 /// Examples and exit codes under a command's help. Every help ends with them.
 macro_rules! taught {
@@ -362,6 +365,27 @@ pub(crate) enum Command {
          secret, 3 Gitea or the API server is away, 4 rights are missing"
     ))]
     Secrets(Secrets),
+    /// Bring apps up: everything that they need, in order, to an Application that is synced and healthy.
+    ///
+    /// What is there is looked at and the plan is printed: the image by its digest, the declaration, derived secrets,
+    /// migrations, webhooks, the composition, the Application. Where anything stands in the way, nothing at all is changed.
+    /// After `yes` or `oui`, secrets and webhooks are made from here, and a worker is asked to build and to commit; the
+    /// command waits for it. Interrupted anywhere, it goes on when it is run again; a second run says `0 changed`.
+    ///
+    /// It works in the context of KUBECONFIG that `seed.environments` of the configuration names for the environment and
+    /// refuses to in any other. Gitea, NATS and the registry are reached as the configuration says: from a workstation by
+    /// port-forwards.
+    #[command(after_help = taught!(
+        "fabrique seed citation --dry-run                        the plan, and nothing else",
+        "fabrique seed base citation                             both, the one that the other needs first",
+        "fabrique seed citation --no-build --yes                 only what is built already, without a question",
+        "fabrique seed citation --environment prod               production is named, and named again when it is asked",
+        "fabrique seed citation --environment prod --yes --confirm prod",
+        "fabrique seed citation --yes -o json | jq '.steps[] | select(.result == \"failed\")'";
+        "0 they are up, 1 something is in the way, or failed (with --dry-run: would be changed), 2 configuration, no such \
+         app, another cluster, or nobody to ask, 3 a peer is away, or it takes longer than --limit, 4 rights are missing"
+    ))]
+    Seed(Seed),
     /// The JSON Schema of a file that people write, for editors and programs.
     #[command(after_help = taught!(
         "fabrique schema > code-location.manifest.json",
@@ -414,64 +438,6 @@ pub(crate) struct Reconcile {
     /// The time between two sweeps.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION")]
     pub(crate) every: Option<Duration>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Validate {
-    /// Tell only what concerns this app.
-    #[arg(conflicts_with_all = ["path", "policies"])]
-    pub(crate) app: Option<AppName>,
-    /// A directory to check instead of what is live; no server is asked.
-    ///
-    /// Either a checkout of cluster/apps, known by a registration or the contract in it, or an app's own repository. Of the
-    /// latter, every code-location.manifest.yaml and the overlay in deploy/overlays/prod beside it are checked, and no
-    /// configuration is read.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) path: Option<PathBuf>,
-    /// An overlay of an app's own repository, by its path in it, instead of those beside the declarations.
-    #[arg(long, value_name = "DIR", requires = "path")]
-    pub(crate) overlay: Vec<RelPath>,
-    /// Where images may be pushed, instead of what the configuration says, which is not read then.
-    #[arg(long, value_name = "HOST[/PATH]", requires = "path")]
-    pub(crate) registry: Vec<String>,
-    /// Manifests whose network policies must not open the world: a file, a folder, or - for standard input.
-    ///
-    /// Judged are NetworkPolicy, CiliumNetworkPolicy and CiliumClusterwideNetworkPolicy, as they are written: render
-    /// overlays first. Without --path nothing else is checked, and no configuration is read.
-    #[arg(long, value_name = "FILE|DIR|-")]
-    pub(crate) policies: Vec<PathBuf>,
-    /// Also ask the cluster: databases, secrets' keys, storage classes, bound buckets, and what is left of everything.
-    ///
-    /// At most ten requests, with the rights that docs/declarations.md lists. The cluster is that of KUBECONFIG, or the one
-    /// that this runs in.
-    #[arg(long, conflicts_with_all = ["path", "policies"])]
-    pub(crate) live: bool,
-    /// The context of KUBECONFIG, instead of its current one.
-    #[arg(long, value_name = "CONTEXT", requires = "live")]
-    pub(crate) context: Option<String>,
-    /// Which environment of the contract the cluster is. Needed where it has several.
-    #[arg(long, value_name = "ENVIRONMENT", requires = "live")]
-    pub(crate) environment: Option<EnvironmentName>,
-}
-
-impl Validate {
-    /// Whether files are checked, and no server is asked.
-    pub(crate) fn is_offline(&self) -> bool {
-        self.path.is_some() || !self.policies.is_empty()
-    }
-
-    /// Whether the configuration is a part of the question.
-    pub(crate) fn needs_configuration(&self) -> bool {
-        match &self.path {
-            Some(path) => self.registry.is_empty() && self.is_cluster_apps(path),
-            None => self.policies.is_empty(),
-        }
-    }
-
-    /// Whether `path` is a checkout of cluster/apps: where images may be pushed says nothing to an app's repository.
-    pub(crate) fn is_cluster_apps(&self, path: &Path) -> bool {
-        !self.registry.is_empty() || is_cluster_apps(path)
-    }
 }
 
 /// A file that has a schema.

@@ -225,7 +225,12 @@ fn registry_config(config: &Config) -> RegistryConfig {
     };
     let hosts = section.allowed.iter().chain(&section.bases).map(host);
     let hosts = hosts.map(|host| {
-        let access = Access { plain_http: section.plain_http.contains(&host), credentials: credentials() };
+        let address = section.addresses.iter().find(|listed| listed.host == host);
+        let access = Access {
+            plain_http: section.plain_http.contains(&host),
+            credentials: credentials(),
+            address: address.map(|listed| listed.address.clone()),
+        };
         (host, access)
     });
     RegistryConfig { hosts: hosts.collect(), timeouts: section.timeouts.get() }

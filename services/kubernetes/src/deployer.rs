@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fabrique_core::id::BranchName;
+use fabrique_ports::applications::{ApplicationState, Applications};
 use fabrique_ports::setup::{DeployerInside, KeptSecret};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use k8s_openapi::ByteString;
@@ -176,6 +177,39 @@ impl DeployerInside for ArgoNamespace {
     }
 }
 
+#[async_trait]
+impl Applications for ArgoNamespace {
+    async fn application(&self, name: &str) -> PortResult<Option<ApplicationState>> {
+        let request = self.applications().get(name, &GetParams::default());
+        match self.ask::<Value>("look at it", request).await {
+            Ok(application) => Ok(Some(state(&application))),
+            Err(error) if error.status() == Some(404) => Ok(None),
+            Err(error) => {
+                let rights = "docs/operations.md lists the rights that seed needs";
+                Err(told(error, &format!("the Application {name} in {}", self.namespace), rights))
+            }
+        }
+    }
+}
+
+/// What an Application says of itself. Until it was compared it says nothing.
+fn state(application: &Value) -> ApplicationState {
+    let status = &application["status"];
+    let text = |value: &Value| value.as_str().unwrap_or("Unknown").to_owned();
+    let images = status["summary"]["images"].as_array().into_iter().flatten();
+    let images = images.filter_map(|image| image.as_str().map(str::to_owned));
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let mut messages = conditions
+        .map(|condition| &condition["message"])
+        .chain([&status["operationState"]["message"], &status["health"]["message"]]);
+    ApplicationState {
+        sync: text(&status["sync"]["status"]),
+        health: text(&status["health"]["status"]),
+        images: images.collect(),
+        message: messages.find_map(|message| message.as_str().map(str::to_owned)),
+    }
+}
+
 /// What counts of a Secret, or the key under which there is no text.
 fn kept(data: &BTreeMap<String, ByteString>) -> Result<KeptSecret, &'static str> {
     let Some(value) = data.get(CHECKED).filter(|value| !value.0.is_empty()) else {
@@ -247,6 +281,24 @@ mod tests {
         assert_eq!(is(with(&[(CHECKED, "a"), (NAMED, "b")])), ("a".to_owned(), false));
         let binary = [(CHECKED.to_owned(), ByteString(vec![0xff]))].into();
         assert_eq!(kept(&binary).err(), Some(CHECKED));
+    }
+
+    #[test]
+    fn an_application_tells_how_it_is_and_one_that_was_never_compared_is_not_well() {
+        let fresh = state(&json!({ "metadata": { "name": "citation-prod" } }));
+        assert!(!fresh.is_well() && fresh.images.is_empty(), "{fresh:?}");
+        let told = state(&json!({ "status": {
+            "sync": { "status": "Synced" }, "health": { "status": "Healthy" },
+            "summary": { "images": ["registry:80/citation@sha256:aa"] },
+            "operationState": { "message": "successfully synced" },
+        } }));
+        assert!(told.is_well() && told.images.contains("registry:80/citation@sha256:aa"), "{told:?}");
+        let broken = state(&json!({ "status": {
+            "sync": { "status": "Unknown" }, "health": { "status": "Healthy" },
+            "conditions": [{ "type": "ComparisonError", "message": "no such path" }],
+            "operationState": { "message": "an older one" },
+        } }));
+        assert_eq!((broken.is_well(), broken.message.as_deref()), (false, Some("no such path")));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use fabrique_core::id::AppName;
 use fabrique_ports::PortError;
 
 use crate::exit::Exit;
+use crate::seed::Elsewhere;
 
 /// Why a use case has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,9 @@ pub enum OperatorError {
     /// What the cluster offers is not known.
     #[error("contract.yaml of cluster/apps cannot be read: {0}; `fabrique validate` tells all that is wrong")]
     NoContract(String),
+    /// Apps are not seeded here.
+    #[error(transparent)]
+    Elsewhere(#[from] Elsewhere),
     /// A peer did not answer as expected.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -102,6 +106,7 @@ impl OperatorError {
             | OperatorError::TooBig { .. }
             | OperatorError::NotApps { .. }
             | OperatorError::NothingRegistered { .. }
+            | OperatorError::Elsewhere(_)
             | OperatorError::WhichEnvironment { .. } => Exit::Usage,
             OperatorError::NoContract(_) | OperatorError::WrongRegistration { .. } => Exit::Findings,
             OperatorError::Port(error) => Exit::from(error),

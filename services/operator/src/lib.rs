@@ -17,12 +17,13 @@
 //! | `render` | [`render::live`], [`render::directory`] |
 //! | `secrets` | [`secrets::derive`] |
 //! | `init` | [`setup::run`] |
+//! | `seed` | [`seed::prepare`], [`seed::carry_out`] |
 //! | `doctor` | [`doctor::Doctor`] |
 //! | the timeline of a push | [`Operator::timeline`], [`timeline::Timeline`] |
 //!
 //! Commands are requests to whichever worker hears them; nothing here changes an app by itself. `hooks ensure` writes to
-//! webhooks, `mirror` to mirrors and to what is known of GitHub, `secrets` to the derived ones, and `init` what an
-//! installation needs before its first app.
+//! webhooks, `mirror` to mirrors and to what is known of GitHub, `secrets` to the derived ones, `init` what an
+//! installation needs before its first app, and `seed` does what `secrets` and `hooks ensure` do for the apps it is about.
 //!
 //! This crate must not print, parse arguments or read configuration, and it must not know any server.
 
@@ -40,6 +41,7 @@ pub mod mirror;
 mod operator;
 pub mod render;
 pub mod secrets;
+pub mod seed;
 pub mod setup;
 mod status;
 pub mod tail;

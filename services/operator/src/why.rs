@@ -9,8 +9,9 @@ use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, EnvironmentName, Rev
 use fabrique_core::memory::{Built, Memory};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Verdict;
-use fabrique_core::view::Target;
+use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Due, WorkItem};
+use fabrique_observer::Apps;
 use fabrique_ports::PortResult;
 use fabrique_ports::records::ImageRecord;
 use serde::Serialize;
@@ -42,6 +43,14 @@ pub struct Why {
     pub done: u64,
     /// What happens next, or what a person does next, in one sentence.
     pub next: String,
+}
+
+/// One app with the decision about it.
+pub(crate) struct Regarded {
+    pub(crate) item: WorkItem,
+    /// What the decision was made from, with what is remembered.
+    pub(crate) view: View,
+    pub(crate) decision: Decision,
 }
 
 /// What is recorded under a build key.
@@ -96,12 +105,9 @@ impl Operator {
     /// [`OperatorError::UnknownApp`], or when a peer that has to be asked does not answer.
     pub async fn why(&self, name: &str) -> Result<Why, OperatorError> {
         let (apps, app) = self.find(name).await?;
-        let (memory, item) =
-            tokio::try_join!(self.ports.memories.memory(&app.name), self.ports.board.work_of(&app.name))?;
-        let (wanted, record, revision) = item;
-        let item = WorkItem { app: app.name.clone(), wanted, record, revision, lease_expired: false };
-        let view = self.observer.observe(&app, &apps, &memory.value, self.now()).await?;
-        let decision = decide(&view);
+        let regarded = self.regard(&apps, &app).await?;
+        let (status, next) = self.told(&apps, &app, &regarded);
+        let Regarded { item, view, .. } = regarded;
         let key = match &view.target {
             Target::At { key, .. } => Some(key.clone()),
             Target::Nothing(_) => None,
@@ -110,24 +116,42 @@ impl Operator {
             Some(key) => self.record_facts(key).await?,
             None => None,
         };
-        let running_on = match &memory.value.running {
+        let running_on = match &view.memory.running {
             Some(running) => self.daemon_of(&running.build).await,
             None => None,
         };
-        let status = AppStatus::of(&app, &apps, &view, &decision, &item);
         let upstream = self.observer.upstream(&app).await?;
         let upstream = UpstreamFacts::of(&app, upstream.as_ref(), view.now, self.fresh_for);
         Ok(Why {
             upstream,
             running_on,
-            next: next(&app, &status, &decision, &memory.value, &item, view.now),
+            next,
             status,
             key,
             record,
-            memory: MemoryFacts::of(&memory.value),
-            wanted: wanted.0,
+            memory: MemoryFacts::of(&view.memory),
+            wanted: item.wanted.0,
             done: item.record.done.0,
         })
+    }
+
+    /// Reads one app and decides about it, as a worker would now.
+    pub(crate) async fn regard(&self, apps: &Apps, app: &App) -> PortResult<Regarded> {
+        let (memory, item) =
+            tokio::try_join!(self.ports.memories.memory(&app.name), self.ports.board.work_of(&app.name))?;
+        let (wanted, record, revision) = item;
+        let item = WorkItem { app: app.name.clone(), wanted, record, revision, lease_expired: false };
+        let view = self.observer.observe(app, apps, &memory.value, self.now()).await?;
+        let decision = decide(&view);
+        Ok(Regarded { item, view, decision })
+    }
+
+    /// How an app stands, and what happens next or what helps, for people.
+    pub(crate) fn told(&self, apps: &Apps, app: &App, regarded: &Regarded) -> (AppStatus, String) {
+        let Regarded { item, view, decision } = regarded;
+        let status = AppStatus::of(app, apps, view, decision, item);
+        let next = next(app, &status, decision, &view.memory, item, view.now);
+        (status, next)
     }
 
     async fn record_facts(&self, key: &BuildKey) -> PortResult<Option<RecordFacts>> {
@@ -266,7 +290,6 @@ mod tests {
 
     use fabrique_core::work::{Generation, WorkRecord};
     use fabrique_gitops::{Entry, Registrations, Rules, Tree};
-    use fabrique_observer::Apps;
 
     use super::*;
 

@@ -9,6 +9,7 @@
 //! This crate must not know any wire format, client library or configuration.
 
 mod ambient;
+pub mod applications;
 pub mod builder;
 pub mod bus;
 pub mod delivery;

@@ -124,8 +124,9 @@ impl Registries {
     }
 
     pub(crate) fn base(&self, host: &str) -> String {
-        let scheme = if self.access(host).plain_http { "http" } else { "https" };
-        format!("{scheme}://{host}")
+        let access = self.access(host);
+        let scheme = if access.plain_http { "http" } else { "https" };
+        format!("{scheme}://{}", access.address.as_deref().unwrap_or(host))
     }
 
     /// A token for `scope`, if the registry's challenge names a service that gives one.

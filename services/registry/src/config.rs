@@ -20,6 +20,8 @@ pub struct RegistryConfig {
 pub struct Access {
     /// Over http instead of https.
     pub plain_http: bool,
+    /// `host:port` where it is reached from here, where that is not its name: by a port-forward, say.
+    pub address: Option<String>,
     /// As whom.
     pub credentials: Credentials,
 }

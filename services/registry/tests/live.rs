@@ -26,7 +26,7 @@ async fn bed() -> &'static Bed {
 
 fn adapter(host: &str, credentials: Credentials) -> OciRegistry {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let access = Access { plain_http: true, credentials };
+    let access = Access { plain_http: true, credentials, address: None };
     let timeouts = Timeouts { connect: Duration::from_secs(1), request: Duration::from_secs(2) };
     OciRegistry::new(RegistryConfig { hosts: BTreeMap::from([(host.to_owned(), access)]), timeouts }).unwrap()
 }
@@ -58,6 +58,26 @@ async fn a_present_digest_is_there_and_an_absent_one_is_not() {
     assert!(!registry.has(&nowhere, &digest).await.unwrap());
     assert_eq!(registry.resolve(&nowhere, "1").await.unwrap(), None);
     assert_eq!(registry.resolve(&image, "none").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn one_that_is_reached_by_a_port_forward_keeps_the_name_that_images_have() {
+    let bed = bed().await;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (_, digest) = busybox(bed, &adapter(&bed.registry().host(), Credentials::Anonymous)).await;
+    // Nobody answers by this name, as from a workstation.
+    let forwarded = |address: String| {
+        let access = Access { plain_http: true, address: Some(address), ..Access::default() };
+        let hosts = BTreeMap::from([("registry.invalid:80".to_owned(), access)]);
+        OciRegistry::new(RegistryConfig { hosts, timeouts: Timeouts::default() }).unwrap()
+    };
+    let named = image("registry.invalid:80", "base/busybox");
+    let registry = forwarded(bed.registry().host());
+    assert!(registry.has(&named, &digest).await.unwrap());
+    assert_eq!(registry.resolve(&named, "1").await.unwrap(), Some(digest.clone()));
+    registry.ping("registry.invalid:80").await.unwrap();
+    let refused = forwarded("127.0.0.1:9".to_owned()).has(&named, &digest).await.unwrap_err();
+    assert!(refused.transient() && refused.to_string().contains("registry.invalid:80"), "{refused}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use url::Url;
 
 use super::keys::{self, Key, Kind};
 use super::sections::Config;
-use super::{github, init, reference, render};
+use super::{github, init, reference, render, seed};
 
 /// What is shown of a name that nobody knows.
 const LONGEST_NAME: usize = 64;
@@ -75,6 +75,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
     check_listeners(config, &mut problems);
     render::check(config, &mut problems);
     init::check(config, &mut problems);
+    seed::check(config, &mut problems);
     github::check(config, &mut problems);
     check_bounds(config, &mut problems);
     problems.0
@@ -111,6 +112,13 @@ fn check_peers(config: &Config, problems: &mut Problems) {
         "no registry",
         "list where images may be pushed, like registry:80",
     );
+    for (index, listed) in config.registry.addresses.iter().enumerate() {
+        let key = format!("registry.addresses.{index}.address");
+        let bare = Url::parse(&format!("http://{}/", listed.address));
+        let bare =
+            bare.is_ok_and(|url| url.path() == "/" && url.username().is_empty() && url.query().is_none());
+        problems.need(bare, &key, "not a host with a port", "write 127.0.0.1:5000");
+    }
     problems.need(
         config.state.dir.is_absolute(),
         "state.dir",

@@ -15,6 +15,7 @@ mod reference;
 mod render;
 mod secret;
 mod sections;
+mod seed;
 
 use std::path::Path;
 
@@ -26,6 +27,8 @@ pub(crate) use check::Problem;
 pub(crate) use effective::Setting;
 pub(crate) use reference::page as reference;
 pub(crate) use secret::Secret;
+#[cfg(test)]
+pub(crate) use sections::AddressSection;
 pub(crate) use sections::{BuildkitSection, Config, Role};
 
 /// Keys with the text that the environment has for them, as it stands there.

@@ -17,6 +17,7 @@ use super::github::GithubSection;
 use super::init::InitSection;
 use super::render::RenderSection;
 use super::secret::Secret;
+use super::seed::SeedSection;
 
 /// Everything that an installation decides.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) kubernetes: KubernetesSection,
     pub(crate) render: RenderSection,
     pub(crate) init: InitSection,
+    pub(crate) seed: SeedSection,
     pub(crate) receiver: ReceiverSection,
     pub(crate) worker: WorkerSection,
     pub(crate) reconciler: ReconcilerSection,
@@ -220,6 +222,8 @@ pub(crate) struct RegistrySection {
     pub(crate) allowed: Vec<String>,
     /// Hosts reached over http.
     pub(crate) plain_http: Vec<String>,
+    /// Where hosts are reached from here, where that is not their name: by a port-forward, say.
+    pub(crate) addresses: Vec<AddressSection>,
     /// Where base images may come from; `allowed` when empty.
     pub(crate) bases: Vec<String>,
     /// The user, for registries that ask; with `password`, or neither.
@@ -230,6 +234,18 @@ pub(crate) struct RegistrySection {
     pub(crate) password_file: Option<PathBuf>,
     /// How long requests may take.
     pub(crate) timeouts: RegistryTimeouts,
+}
+
+/// Where a registry is reached.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AddressSection {
+    /// The host as image names have it: `registry:80`.
+    #[schemars(extend("x-required" = true))]
+    pub(crate) host: String,
+    /// Where it answers: `127.0.0.1:5000`.
+    #[schemars(extend("x-required" = true))]
+    pub(crate) address: String,
 }
 
 /// Where and how builds run.

@@ -105,7 +105,10 @@ async fn cluster(config: &Config) -> anyhow::Result<kube::Client> {
 }
 
 /// Gitea's administrator, by the configuration or by a Secret.
-async fn administrator(adapters: &Adapters, cluster: Option<&kube::Client>) -> anyhow::Result<Administrator> {
+pub(super) async fn administrator(
+    adapters: &Adapters,
+    cluster: Option<&kube::Client>,
+) -> anyhow::Result<Administrator> {
     let init = &adapters.config.init;
     let given = init.admin_user.as_ref().zip(init.admin_password.get());
     match (given, cluster) {

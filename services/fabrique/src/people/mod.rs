@@ -24,6 +24,7 @@ mod reconcile;
 mod render;
 mod schema;
 mod secrets;
+mod seed;
 mod session;
 mod settings;
 mod status;
@@ -61,6 +62,7 @@ pub(crate) async fn run(console: Console, adapters: &Adapters, command: Command)
         Command::Validate(wanted) => Box::pin(validate::live(console, adapters, &wanted)).await,
         Command::Render(wanted) => render::render(console, adapters, &wanted).await,
         Command::Secrets(wanted) => secrets::run(console, adapters, &wanted).await,
+        Command::Seed(wanted) => Box::pin(seed::seed(console, adapters, &wanted)).await,
         Command::Doctor => Box::pin(doctor::doctor(console, adapters)).await,
         command => {
             let operator = session::operator(adapters).await?;
@@ -110,6 +112,7 @@ async fn about_apps(console: Console, operator: &Operator, command: Command) -> 
         | Command::Render(_)
         | Command::Migrate(_)
         | Command::Secrets(_)
+        | Command::Seed(_)
         | Command::Schema { .. }
         | Command::Config { .. }
         | Command::Doctor

@@ -7,6 +7,7 @@ mod documented;
 mod hooks;
 mod init;
 mod render;
+mod seed;
 mod support;
 mod trouble;
 mod usage;
