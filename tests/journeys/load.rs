@@ -87,6 +87,38 @@ async fn two_daemons_build_two_apps_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_of_two_workers_without_a_slot_looks_once_at_an_app_that_waits_for_one() {
+    let stage = crate::stage().await;
+    let workers = [stage.worker().await.unwrap(), stage.worker().await.unwrap()];
+    let _receiver = stage.receiver().await.unwrap();
+    let names = ["one", "two", "late", "later"];
+    let [one, two, late, later] =
+        futures::future::join_all(names.map(|name| app(&stage, name))).await.try_into().ok().unwrap();
+    let gates = [Gate::new(), Gate::new()];
+    for (busy, gate) in [&one, &two].into_iter().zip(&gates) {
+        busy.push_steps(&gate.steps()).await.unwrap();
+        gate.reached().await.unwrap();
+    }
+    let looks = |worker: &Fabrique, app: &str| worker.logged(&["decided", &format!("app={app} ")]);
+    let mut waiting = Vec::new();
+    for waits in [&late, &later] {
+        waiting.push(waits.push("waits for a slot").await.unwrap());
+        for worker in &workers {
+            worker
+                .logs(1, &["decided", &format!("app={} ", waits.options.name), "action=\"build\""])
+                .await
+                .unwrap();
+        }
+    }
+    let looked: usize = workers.iter().map(|worker| looks(worker, "late")).sum();
+    assert!(looked <= 4, "{looked} looks at an app that has to wait");
+    gates.iter().for_each(Gate::open);
+    for (waits, revision) in [&late, &later].into_iter().zip(&waiting) {
+        stage.committed_once(waits, revision).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_push_of_a_stream_is_lost_between_two_workers() {
     let stage = crate::stage().await;
     let _workers = [stage.worker().await.unwrap(), stage.worker().await.unwrap()];

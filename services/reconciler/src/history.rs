@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fabrique_core::app::App;
-use fabrique_core::failure::FailureKind;
+use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::{Channel, Digest, Revision};
 use fabrique_core::memory::{Committed, Memory};
 use fabrique_core::time::Timestamp;
@@ -45,11 +45,15 @@ impl Attempt<'_> {
         if let Some(digest) = self.digest() {
             return self.ending_of(digest);
         }
-        let failure = self.memory.failure.as_ref();
-        match failure.filter(|failure| failure.build.as_ref() == Some(&self.entry.build)) {
+        match self.failure() {
             Some(failure) => BuildPhase::Failed { kind: failure.kind, message: failure.message.clone() },
             None => BuildPhase::Failed { kind: FailureKind::Infrastructure, message: GONE.to_owned() },
         }
+    }
+
+    /// How it failed, in the build or, with an image, on the way to `cluster/apps`.
+    fn failure(&self) -> Option<&Failure> {
+        self.memory.failure.as_ref().filter(|failure| failure.build.as_ref() == Some(&self.entry.build))
     }
 
     /// What it built, where that was recorded.
@@ -73,7 +77,8 @@ impl Attempt<'_> {
             .collect();
         let digest = digest.clone();
         if committed.is_empty() && self.app.is_none_or(|app| !app.environments.is_empty()) {
-            return BuildPhase::NotCommitted { digest, reason: GONE.to_owned() };
+            let reason = self.failure().map_or(GONE, |failure| &failure.message).to_owned();
+            return BuildPhase::NotCommitted { digest, reason };
         }
         let mut commits: Vec<Revision> = committed.iter().filter_map(|it| it.commit.clone()).collect();
         commits.dedup();
@@ -180,6 +185,9 @@ mod tests {
         let memory = Memory { failure: Some(failure), ..Memory::default() };
         let failed = BuildPhase::Failed { kind: FailureKind::Source, message: "exit code 2".to_owned() };
         assert_eq!(ending(BuildPhase::Building, &memory), failed);
+        let digest = Digest::of(b"image");
+        let refused = BuildPhase::NotCommitted { digest: digest.clone(), reason: "exit code 2".to_owned() };
+        assert_eq!(ending(BuildPhase::Pushed { digest }, &memory), refused, "on the way to the branch");
     }
 
     #[test]

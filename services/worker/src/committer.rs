@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_core::app::{App, Environment};
-use fabrique_core::id::{Channel, EnvironmentName, RepoName, Revision};
+use fabrique_core::id::{Channel, Digest, EnvironmentName, ImageRepository, RepoName, Revision};
 use fabrique_core::memory::{Committed, Intent, Memory};
 use fabrique_core::verdict::Verdict;
 use fabrique_gitops::batch::{Batch, MAX_COMMITS};
@@ -29,6 +29,7 @@ use crate::config::Ports;
 use crate::follow::{self, Ground};
 use crate::memory::AppMemory;
 use crate::migrations;
+use crate::outcome::{forget, remember};
 use crate::settle::commit_arrived;
 use crate::unregistered::Unregistered;
 use crate::writeback::{Image, Judged, Proposal, Staged, propose};
@@ -83,6 +84,8 @@ struct Job {
     /// The forge refused a push that others had a part in: this one is tried by itself.
     alone: bool,
     memory: Arc<AppMemory>,
+    /// The commits that were noted as intents for it. Others are somebody else's, and theirs to read back.
+    noted: Vec<Revision>,
     reply: oneshot::Sender<PortResult<Written>>,
 }
 
@@ -92,6 +95,11 @@ impl Job {
         if let Task::Complete(_, ahead) = &mut self.task {
             *ahead = None;
         }
+    }
+
+    /// Nothing that was noted for it is on the branch, for certain.
+    async fn forget(&self) -> PortResult<Memory> {
+        self.memory.update(|memory| forget(memory, &self.noted)).await
     }
 }
 
@@ -120,7 +128,10 @@ impl Committer {
     pub(crate) async fn write(&self, task: Task, memory: Arc<AppMemory>) -> PortResult<Written> {
         let (reply, outcome) = oneshot::channel();
         let stopped = || PortError::new(Peer::Git, Fault::Transient, "the worker is stopping");
-        self.0.send(Job { task, alone: false, memory, reply }).await.map_err(|_| stopped())?;
+        self.0
+            .send(Job { task, alone: false, memory, noted: Vec::new(), reply })
+            .await
+            .map_err(|_| stopped())?;
         outcome.await.map_err(|_| stopped())?
     }
 }
@@ -169,7 +180,7 @@ impl Rounds {
             Err(error) => return answer_all(jobs, &error),
         };
         let (planned, mut later) = self.plan(jobs, &apps).await;
-        let (writing, idle): (Vec<_>, Vec<_>) =
+        let (mut writing, idle): (Vec<_>, Vec<_>) =
             planned.into_iter().partition(|p| !p.proposal.staged.is_empty());
         if guessed {
             // Without a push nothing confirms what they were judged on.
@@ -181,8 +192,8 @@ impl Rounds {
             return later;
         }
         // As late as it can be without making the push wait: the forge may have kept this round waiting for long.
-        let (prepared, there) =
-            tokio::join!(self.prepare(&apps.commit, &writing), self.images(&writing, &apps));
+        let images = self.there(images(&writing, &apps));
+        let (prepared, there) = tokio::join!(self.prepare(&apps.commit, &mut writing), images);
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(failed) => {
@@ -286,29 +297,8 @@ impl Rounds {
                 let ground = Ground { contract_moved: *contract_moved, ..ground };
                 follow::propose(ground, &job.memory.get().await).await
             }
-            Task::ReleaseHolds => {
-                let channels = |environment: &Environment| {
-                    let name = environment.name.clone();
-                    [Channel::Image, Channel::Infra].map(|channel| (name.clone(), channel))
-                };
-                let plans = app.environments.iter().flat_map(channels).map(|(environment, channel)| {
-                    let plan = {
-                        let environment = environment.clone();
-                        move |tree: &Tree| plan::release_hold(tree, app, &environment, channel)
-                    };
-                    (environment, channel, plan)
-                });
-                Ok(by_person(tree, plans))
-            }
-            Task::Repair => {
-                let plans = app.environments.iter().map(|environment| {
-                    let plan = |tree: &Tree| plan::repair(tree, app, &environment.name);
-                    (environment.name.clone(), Channel::Image, plan)
-                });
-                let mut proposal = by_person(tree, plans);
-                proposal.along = Some(Along::of(&app.name, None));
-                Ok(proposal)
-            }
+            Task::ReleaseHolds => Ok(release_holds(tree, app)),
+            Task::Repair => Ok(repair(tree, app)),
         }
     }
 
@@ -334,12 +324,14 @@ impl Rounds {
 
     /// Makes the commits locally and notes them as intents, so that whoever comes after a crash can tell
     /// whether they arrived.
-    async fn prepare(&self, base: &Revision, writing: &[Planning]) -> Result<PreparedPush, Unprepared> {
+    async fn prepare(&self, base: &Revision, writing: &mut [Planning]) -> Result<PreparedPush, Unprepared> {
         let commits: Vec<NewCommit> =
             writing.iter().flat_map(|p| &p.proposal.staged).map(new_commit).collect();
         let prepared = self.ports.deployments.prepare(base, &commits).await;
         let prepared = prepared.map_err(|error| Unprepared { of: None, error })?;
-        for (index, (planning, landed)) in landed(writing, &prepared).enumerate() {
+        let all: Vec<Vec<Landed>> = landed(writing, &prepared).collect();
+        for (index, (planning, landed)) in writing.iter_mut().zip(&all).enumerate() {
+            planning.job.noted.extend(landed.iter().map(|landed| landed.commit.clone()));
             let noted = planning.job.memory.update(|memory| {
                 for (environment, channel, committed) in landed.iter().filter_map(|l| l.automatic.as_ref()) {
                     let intent = Intent { base: base.clone(), commit: committed.clone() };
@@ -351,19 +343,15 @@ impl Rounds {
         Ok(prepared)
     }
 
-    /// Whether the registry has what each of them would deploy.
-    async fn images(&self, writing: &[Planning], apps: &Apps) -> Vec<PortResult<bool>> {
-        let has = |planning: &Planning| {
-            let app = apps.registrations.apps.get(planning.job.memory.app());
-            let image = app.map(|app| app.image.clone()).zip(planning.proposal.image().cloned());
-            async move {
-                match image {
-                    Some((repository, digest)) => self.ports.registry.has(&repository, &digest).await,
-                    None => Ok(true),
-                }
+    /// Whether the registry has each of these images.
+    async fn there(&self, images: Vec<Option<(ImageRepository, Digest)>>) -> Vec<PortResult<bool>> {
+        let has = |image: Option<(ImageRepository, Digest)>| async move {
+            match image {
+                Some((repository, digest)) => self.ports.registry.has(&repository, &digest).await,
+                None => Ok(true),
             }
         };
-        join_all(writing.iter().map(has)).await
+        join_all(images.into_iter().map(has)).await
     }
 
     async fn push(&self, prepared: &PreparedPush, writing: Vec<Planning>, round: u32) -> Vec<Job> {
@@ -378,7 +366,7 @@ impl Rounds {
         };
         match outcome {
             PushOutcome::Pushed => {
-                let landed: Vec<Vec<Landed>> = landed(&writing, prepared).map(|(_, landed)| landed).collect();
+                let landed: Vec<Vec<Landed>> = landed(&writing, prepared).collect();
                 let finished =
                     writing.into_iter().zip(&landed).map(|(planning, landed)| self.finish(planning, landed));
                 join_all(finished).await;
@@ -395,10 +383,9 @@ impl Rounds {
                 writing.into_iter().map(|planning| Job { alone: true, ..planning.job }).collect()
             }
             PushOutcome::Refused(why) => {
-                for planning in writing {
-                    let answer =
-                        planning.job.memory.update(forget).await.map(|_| Written::Denied(why.clone()));
-                    drop(planning.job.reply.send(answer));
+                for Planning { job, .. } in writing {
+                    let answer = job.forget().await.map(|_| Written::Denied(why.clone()));
+                    drop(job.reply.send(answer));
                 }
                 Vec::new()
             }
@@ -411,15 +398,14 @@ impl Rounds {
         let Some(last) = prepared.commits.last() else { return Ok(PushOutcome::Moved) };
         let head = self.apps.read().await?.commit.clone();
         let (deployments, forge) = (self.ports.deployments.as_ref(), self.ports.forge.as_ref());
-        let commit = (last, &prepared.base);
-        let arrived = commit_arrived(deployments, forge, &self.apps_repo, commit, &head).await?;
+        let arrived = commit_arrived(deployments, forge, &self.apps_repo, last, &head).await?;
         Ok(if arrived { PushOutcome::Pushed } else { PushOutcome::Moved })
     }
 
     /// Records what is on the branch now and answers.
     async fn finish(&self, planning: Planning, landed: &[Landed]) {
         let Planning { job, proposal } = planning;
-        let updated = job.memory.update(|memory| remember(memory, &proposal, landed)).await;
+        let updated = job.memory.update(|memory| remember(memory, &job.noted, &proposal, landed)).await;
         let answer = updated.map(|_| match proposal.unregistered {
             Some(why) => Written::Unregistered(why),
             None => {
@@ -445,6 +431,27 @@ fn by_person<P: Fn(&Tree) -> Plan>(
     }
     proposal.staged = batch.into_commits().into_iter().map(Staged::by_person).collect();
     proposal
+}
+
+fn release_holds(tree: &Tree, app: &App) -> Proposal {
+    let channels = |environment: &Environment| {
+        let name = environment.name.clone();
+        [Channel::Image, Channel::Infra].map(|channel| (name.clone(), channel))
+    };
+    let plans = app.environments.iter().flat_map(channels).map(|(environment, channel)| {
+        let of = environment.clone();
+        let plan = move |tree: &Tree| plan::release_hold(tree, app, &of, channel);
+        (environment, channel, plan)
+    });
+    by_person(tree, plans)
+}
+
+fn repair(tree: &Tree, app: &App) -> Proposal {
+    let plans = app.environments.iter().map(|environment| {
+        let plan = |tree: &Tree| plan::repair(tree, app, &environment.name);
+        (environment.name.clone(), Channel::Image, plan)
+    });
+    Proposal { along: Some(Along::of(&app.name, None)), ..by_person(tree, plans) }
 }
 
 /// Whether a job may join what is planned for this push already.
@@ -496,7 +503,7 @@ async fn without_images(writing: Vec<Planning>, there: Vec<PortResult<bool>>) ->
             Err(error) => Err(error),
         };
         // Nothing was pushed, so that there is nothing to read back.
-        let forgotten = job.memory.update(forget).await;
+        let forgotten = job.forget().await;
         drop(job.reply.send(forgotten.and(answer)));
     }
     jobs
@@ -510,11 +517,17 @@ fn new_commit(staged: &Staged) -> NewCommit {
     }
 }
 
+/// The image that each of them would deploy.
+fn images(writing: &[Planning], apps: &Apps) -> Vec<Option<(ImageRepository, Digest)>> {
+    let image = |planning: &Planning| {
+        let app = apps.registrations.apps.get(planning.job.memory.app())?;
+        Some((app.image.clone(), planning.proposal.image()?.clone()))
+    };
+    writing.iter().map(image).collect()
+}
+
 /// Each job's commits by id, in the order in which they were chained.
-fn landed<'p>(
-    writing: &'p [Planning],
-    prepared: &'p PreparedPush,
-) -> impl Iterator<Item = (&'p Planning, Vec<Landed>)> + 'p {
+fn landed<'p>(writing: &'p [Planning], prepared: &'p PreparedPush) -> impl Iterator<Item = Vec<Landed>> + 'p {
     let mut ids = prepared.commits.iter();
     writing.iter().map(move |planning| {
         let landed = planning.proposal.staged.iter().zip(ids.by_ref()).map(|(staged, commit)| Landed {
@@ -523,56 +536,19 @@ fn landed<'p>(
                 (environment, channel, Committed { commit: Some(commit.clone()), ..committed })
             }),
         });
-        (planning, landed.collect())
+        landed.collect()
     })
-}
-
-/// What `memory` learns of the commits that are on the branch now.
-fn remember(memory: &mut Memory, proposal: &Proposal, landed: &[Landed]) {
-    forget(memory);
-    let automatic = || landed.iter().filter_map(|landed| landed.automatic.as_ref());
-    for (environment, channel, committed) in automatic() {
-        memory.channel_mut(environment, *channel).committed = Some(committed.clone());
-    }
-    for (environment, channel, committed) in &proposal.shown {
-        let channel = memory.channel_mut(environment, *channel);
-        let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
-        channel.committed = Some(Committed { commit, ..committed.clone() });
-    }
-    for (environment, channel, refused) in &proposal.to_remember {
-        memory.channel_mut(environment, *channel).refused = Some(refused.clone());
-    }
-    // A person's word says nothing of what failed.
-    if automatic().next().is_some() {
-        memory.failure = None;
-    }
-    // Spent with the image it was for: a person who removes it again is not overruled by the old word.
-    let released = memory.released.clone();
-    let is_spent = |(_, channel, committed): &(EnvironmentName, Channel, Committed)| {
-        *channel == Channel::Image && released.as_ref() == Some(&committed.revision)
-    };
-    if automatic().any(is_spent) {
-        memory.released = None;
-    }
-}
-
-/// The outcome of every intent is known.
-fn forget(memory: &mut Memory) {
-    for environment in memory.environments.values_mut() {
-        environment.image.intent = None;
-        environment.infra.intent = None;
-    }
 }
 
 /// Answers every job with the error of a push that is certain not to be on the branch: nothing has to be asked later,
 /// when the forge would say that it knows the commits.
 async fn not_moved(writing: Vec<Planning>, error: &PortError) -> Vec<Job> {
-    for planning in writing {
-        let told = match planning.job.memory.update(forget).await {
+    for Planning { job, .. } in writing {
+        let told = match job.forget().await {
             Ok(_) => error.again(),
             Err(memory) => memory,
         };
-        drop(planning.job.reply.send(Err(told)));
+        drop(job.reply.send(Err(told)));
     }
     Vec::new()
 }
@@ -588,6 +564,3 @@ fn answer_all(jobs: Vec<Job>, error: &PortError) -> Vec<Job> {
 fn unexpected(refusal: &Refusal) -> PortError {
     PortError::new(Peer::Git, Fault::Unexpected, format!("a planned commit does not apply: {refusal}"))
 }
-
-#[cfg(test)]
-mod tests;

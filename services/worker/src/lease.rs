@@ -118,8 +118,14 @@ impl Lease {
     async fn give_back(self, record: WorkRecord) -> PortResult<()> {
         self.renewal.cancel();
         let revision = self.revision.lock().await;
-        // Lost means that somebody else holds it already: nothing is left to give back.
-        self.board.swap_work(&self.app, &record, *revision).await.map(drop)
+        if let Swap::Done(_) = self.board.swap_work(&self.app, &record, *revision).await? {
+            return Ok(());
+        }
+        // A renewal that got no answer may have arrived; otherwise somebody else holds it, and nothing is left to give back.
+        match standing(self.board.as_ref(), &self.app, &self.record).await? {
+            Some(newer) => self.board.swap_work(&self.app, &record, newer).await.map(drop),
+            None => Ok(()),
+        }
     }
 }
 
@@ -288,6 +294,26 @@ mod tests {
         assert!(!lease.lost().is_cancelled());
         lease.release(Generation(1), None).await.unwrap();
         assert_eq!(board.record().0.holder, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_app_is_given_back_although_the_last_renewal_got_no_answer() {
+        let board = Arc::new(OneRecord::default());
+        let lease = claimed(&board).await;
+        board.record().1 += 1;
+        lease.release(Generation(1), None).await.unwrap();
+        let record = board.record().0.clone();
+        assert_eq!((record.holder, record.done), (None, Generation(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_app_that_somebody_took_is_not_given_back() {
+        let board = Arc::new(OneRecord::default());
+        let lease = claimed(&board).await;
+        let (record, revision) = board.record().clone();
+        *board.record() = (record.claimed_by("worker-2"), revision + 1);
+        lease.release(Generation(1), None).await.unwrap();
+        assert_eq!(board.record().0.holder.as_deref(), Some("worker-2"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,6 +25,7 @@ mod logging;
 mod measure;
 mod memory;
 mod migrations;
+mod outcome;
 mod pending;
 mod run;
 mod session;

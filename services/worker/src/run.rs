@@ -139,14 +139,20 @@ impl Dispatcher {
         }
     }
 
-    /// Nobody waits for the slot of an app that another worker holds or has served.
+    /// Nobody waits for the slot of an app that another worker holds, and still less of one that was served.
     fn forget_settled(&self, items: &[WorkItem]) {
         let (now, own) = (self.context.ambient.now(), self.context.config.name.as_str());
         for item in items {
+            let holder = item.record.holder.as_deref();
             // The board may not show yet that an app of our own was given back.
-            let ours = item.record.holder.as_deref() == Some(own) || self.is_busy(&item.app);
-            if !ours && item.due(now) != Due::Now {
-                self.context.slots.forget(&item.app);
+            if holder == Some(own) || self.is_busy(&item.app) {
+                continue;
+            }
+            let is_due = item.due(now) == Due::Now;
+            match holder {
+                Some(_) => self.context.slots.held_elsewhere(&item.app, !is_due),
+                None if is_due => self.context.slots.held_elsewhere(&item.app, false),
+                None => self.context.slots.forget(&item.app),
             }
         }
     }

@@ -39,6 +39,7 @@ pub(crate) async fn settle(
     let fates = fates(ports, apps_repo, &before, &apps.commit).await?;
     close_arrived(ports, (app, &apps.tree), &before, &fates, now).await?;
     let deployed = deployed_by_us(app, apps, &before);
+    let overlays = overlays(app, &apps.tree);
     let directory = layout::home_of(&app.name);
     let own = ports.deployments.own_commits(&apps.commit, &directory, LEARNT_FROM);
     let learnt = learn(own, app, &apps.tree, &before).await?;
@@ -56,6 +57,9 @@ pub(crate) async fn settle(
             for (environment, shown) in &deployed {
                 let remembered = memory.channel_mut(environment, Channel::Image);
                 remembered.recognise(&shown.revision, shown.digest.as_ref());
+            }
+            for (environment, overlay) in &overlays {
+                memory.channel_mut(environment, Channel::Infra).recognise(overlay, None);
             }
             learnt.note(memory);
             for (environment, shown) in &deployed {
@@ -84,7 +88,6 @@ async fn fates(
             let Some(intent) = remembered.channel(channel).intent.clone() else { continue };
             let arrived = match &intent.commit.commit {
                 Some(commit) => {
-                    let commit = (commit, &intent.base);
                     commit_arrived(ports.deployments.as_ref(), ports.forge.as_ref(), apps_repo, commit, head)
                         .await?
                 }
@@ -97,20 +100,17 @@ async fn fates(
 }
 
 /// Whether a commit whose push had no clear outcome was ever the branch's head. One that is off the branch was,
-/// and was removed, if the forge tells of its push; unless the branch went on from its base without it: then another
-/// commit won the race.
+/// and was removed, if the forge tells of its push. That the branch went on from its base without it says nothing:
+/// after another commit won the race it looks as after a person's reset and the next commit.
 pub(crate) async fn commit_arrived(
     deployments: &dyn Deployments,
     forge: &dyn Forge,
     apps_repo: &RepoName,
-    (commit, base): (&Revision, &Revision),
+    commit: &Revision,
     head: &Revision,
 ) -> PortResult<bool> {
     if deployments.fate(commit, head).await? == CommitFate::OnBranch {
         return Ok(true);
-    }
-    if head != base && deployments.fate(base, head).await? == CommitFate::OnBranch {
-        return Ok(false);
     }
     forge.was_pushed(apps_repo, commit).await
 }
@@ -232,6 +232,17 @@ fn deployed_by_us(app: &App, apps: &Apps, memory: &Memory) -> Vec<(EnvironmentNa
                 digest: Some(image.digest),
             };
             Some((environment.name.clone(), committed))
+        })
+        .collect()
+}
+
+/// The revisions of the overlays that compositions show.
+fn overlays(app: &App, tree: &Tree) -> Vec<(EnvironmentName, Revision)> {
+    app.environments
+        .iter()
+        .filter_map(|environment| {
+            let composition = composition::load(tree, app, &environment.name).ok()??;
+            Some((environment.name.clone(), composition.infra.deployed?.revision))
         })
         .collect()
 }

@@ -15,12 +15,20 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 #[derive(Debug)]
 pub(crate) struct Slot(#[expect(dead_code, reason = "held, never read")] OwnedSemaphorePermit);
 
+/// An app that wants a build and has no slot.
+struct Waiting {
+    /// Up to which wake it was looked at.
+    seen: Generation,
+    /// Whether another worker holds it: it keeps nobody from a slot here, and what was seen is not forgotten. Each of
+    /// several workers without a slot looks once, instead of at each return of the app by another.
+    elsewhere: bool,
+}
+
 /// All slots of a worker.
 pub(crate) struct Slots {
     free: Arc<Semaphore>,
     capacity: usize,
-    /// Apps that want a build and have no slot, and up to which wake they were looked at.
-    waiting: Mutex<HashMap<AppName, Generation>>,
+    waiting: Mutex<HashMap<AppName, Waiting>>,
     /// Told when a slot is free before its session ends.
     pub(crate) freed: Notify,
 }
@@ -45,11 +53,11 @@ impl Slots {
     /// A slot for `app`, whose look up to the wake `seen` found that it has to be built. Without one the app waits.
     pub(crate) fn take(&self, app: &AppName, seen: Generation) -> Option<Slot> {
         let mut waiting = self.waiting();
-        let others = waiting.keys().any(|other| other != app);
+        let others = waiting.iter().any(|(other, it)| other != app && !it.elsewhere);
         let slot = if others { None } else { self.try_acquire() };
         match slot {
             Some(_) => waiting.remove(app),
-            None => waiting.insert(app.clone(), seen),
+            None => waiting.insert(app.clone(), Waiting { seen, elsewhere: false }),
         };
         slot
     }
@@ -67,10 +75,17 @@ impl Slots {
     /// Whether it would be in vain to look at `app` now: it was seen up to the wake `wanted`, wants a build, and no
     /// slot is free.
     pub(crate) fn has_to_wait(&self, app: &AppName, wanted: Generation) -> bool {
-        self.free() == 0 && self.waiting().get(app).is_some_and(|seen| wanted <= *seen)
+        self.free() == 0 && self.waiting().get(app).is_some_and(|it| wanted <= it.seen)
     }
 
-    /// The app wants no build any more, or somebody else does it.
+    /// Whether another worker holds the app now.
+    pub(crate) fn held_elsewhere(&self, app: &AppName, elsewhere: bool) {
+        if let Some(waiting) = self.waiting().get_mut(app) {
+            waiting.elsewhere = elsewhere;
+        }
+    }
+
+    /// The app wants no build any more, or somebody else has done it.
     pub(crate) fn forget(&self, app: &AppName) {
         self.waiting().remove(app);
     }
@@ -79,7 +94,7 @@ impl Slots {
         Arc::clone(&self.free).try_acquire_owned().ok().map(Slot)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<AppName, Generation>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<AppName, Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,6 +144,22 @@ mod tests {
         assert!(!slots.has_to_wait(&busy, SEEN));
         drop(slot);
         assert!(!slots.has_to_wait(&quiet, SEEN));
+    }
+
+    #[test]
+    fn who_is_held_elsewhere_holds_nobody_up_and_was_looked_at_all_the_same() {
+        let (slots, [busy, quiet, late]) = (Slots::new(1), apps());
+        let slot = slots.take(&busy, SEEN);
+        assert!(slots.take(&quiet, SEEN).is_none());
+        slots.held_elsewhere(&quiet, true);
+        assert!(slots.has_to_wait(&quiet, SEEN), "given back there, it would be refused here again");
+        drop(slot);
+        let slot = slots.take(&late, SEEN);
+        assert!(slot.is_some(), "quiet is another worker's now");
+        slots.held_elsewhere(&quiet, false);
+        drop(slot);
+        assert!(slots.take(&busy, SEEN).is_none(), "and here again");
+        assert!(slots.hand_to(&quiet).is_some());
     }
 
     #[test]
