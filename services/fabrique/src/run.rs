@@ -49,6 +49,10 @@ fn try_run(cli: Cli) -> anyhow::Result<Exit> {
     {
         return people::validate_offline(console, wanted, Some(&config));
     }
+    if matches!(cli.command, Command::Mirror { .. }) && config.github.relay.is_some() {
+        // Who went which way is told like everything that a service does.
+        telemetry::start(&cli.global)?;
+    }
     let runtime = runtime()?;
     let outcome = runtime.block_on(dispatch(console, cli, config));
     // A build log or an event that is still on its way is not worth hanging for.

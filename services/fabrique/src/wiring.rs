@@ -12,7 +12,7 @@ use fabrique_core::id::{BranchName, RepoName};
 use fabrique_core::policy::Policy;
 use fabrique_git::{AppsRepository, GitConfig, GitDeployments, GitHistory, Identity, ReadTokens};
 use fabrique_gitea::{Gitea, GiteaConfig, Tokens};
-use fabrique_github::{Github, GithubConfig};
+use fabrique_github::{Github, GithubConfig, Relay, RelayConfig};
 use fabrique_gitops::Rules;
 use fabrique_observer::{AppsReader, Observer};
 use fabrique_reconciler::Reconciler;
@@ -108,6 +108,18 @@ impl Adapters {
             section.ca_file.as_ref().map(std::fs::read).transpose().context("github.ca_file")?;
         config.timeouts = section.timeouts.get();
         Ok(Github::new(&config, Arc::new(ambient::now))?)
+    }
+
+    /// Gitea's way to GitHub, where this process is to be it.
+    pub(crate) async fn relay(&self) -> anyhow::Result<Option<Relay>> {
+        let section = &self.config.github;
+        let Some(listen) = &section.relay else { return Ok(None) };
+        let config = RelayConfig {
+            listen: listen.parse().context("github.relay")?,
+            to: Url::parse(&section.clone_url).context("github.clone_url")?,
+            proxy: section.proxy.as_deref().map(Url::parse).transpose().context("github.proxy")?,
+        };
+        Ok(Some(Relay::open(config).await.context("github.relay")?))
     }
 
     /// How build daemons are driven.

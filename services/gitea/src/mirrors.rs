@@ -34,6 +34,8 @@ struct Found {
     #[serde(default)]
     mirror: bool,
     #[serde(default)]
+    empty: bool,
+    #[serde(default)]
     mirror_interval: String,
     #[serde(default)]
     original_url: String,
@@ -78,6 +80,9 @@ impl Gitea {
         };
         if let Some(why) = found.refusal(wanted) {
             return Ok(MirrorOutcome::Refused(why));
+        }
+        if found.is_half_made() {
+            return Ok(MirrorOutcome::Cloning);
         }
         if found.is_quiet() {
             return Ok(MirrorOutcome::Present);
@@ -211,6 +216,10 @@ impl Gitea {
         }
         let path = Path::new(["repos", "migrate"]);
         let answer = self.send(Purpose::Hooks, Method::POST, &path, Some(&body)).await?;
+        // At a conflict somebody else is making it.
+        if !matches!(answer.status, StatusCode::CREATED | StatusCode::CONFLICT) {
+            self.take_back(&wanted.repo).await?;
+        }
         match answer.status {
             StatusCode::CREATED => {}
             StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY => {
@@ -231,9 +240,29 @@ impl Gitea {
             Some(why) => MirrorOutcome::Refused(why),
         })
     }
+
+    /// Removes what a clone that failed has left: Gitea answers, and keeps a repository with nothing in it, which would
+    /// pass for the mirror.
+    async fn take_back(&self, repo: &RepoName) -> Result<(), GiteaError> {
+        if !self.repository(repo).await?.is_some_and(|left| left.is_half_made()) {
+            return Ok(());
+        }
+        let answer = self.send(Purpose::Hooks, Method::DELETE, &Path::repo(repo), None).await?;
+        match answer.status {
+            StatusCode::NO_CONTENT | StatusCode::NOT_FOUND => Ok(()),
+            // The next look tells of it.
+            StatusCode::FORBIDDEN => Ok(()),
+            _ => Err(answer.refused()),
+        }
+    }
 }
 
 impl Found {
+    /// Whether it is to be a mirror and is none yet: Gitea knows of no interval before the first clone is over.
+    fn is_half_made(&self) -> bool {
+        self.mirror && self.empty && self.mirror_interval.is_empty()
+    }
+
     /// Why this is not the wanted mirror.
     fn refusal(&self, wanted: &WantedMirror) -> Option<String> {
         if !self.mirror {
@@ -265,7 +294,7 @@ mod tests {
     use super::*;
 
     fn found(mirror: bool, interval: &str, from: &str) -> Found {
-        Found { mirror, mirror_interval: interval.to_owned(), original_url: from.to_owned() }
+        Found { mirror, empty: false, mirror_interval: interval.to_owned(), original_url: from.to_owned() }
     }
 
     fn refusal(found: &Found) -> Option<String> {
@@ -280,6 +309,14 @@ mod tests {
         assert!(other.starts_with("it mirrors https://github.com/acme/other.git"), "{other}");
         assert_eq!(refusal(&found(true, "0s", "https://github.com/Acme/citation")), None);
         assert_eq!(refusal(&found(true, "0s", "")), None);
+    }
+
+    #[test]
+    fn what_a_first_clone_left_behind_is_no_mirror_and_an_empty_mirror_is_one() {
+        let empty = |interval: &str| Found { empty: true, ..found(true, interval, "") };
+        assert!(empty("").is_half_made());
+        assert!(!empty("0s").is_half_made(), "there is nothing on GitHub yet");
+        assert!(!found(true, "", "").is_half_made());
     }
 
     #[test]

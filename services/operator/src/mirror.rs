@@ -153,6 +153,8 @@ pub enum MirrorResult {
     Created,
     /// It fetched by itself and does not any more, or would not.
     Quieted,
+    /// Its first clone has not ended.
+    Cloning,
     /// It cannot be brought about.
     Refused,
     /// The forge did not answer, or denied it.
@@ -166,6 +168,7 @@ impl EnsuredMirrors {
         let of = |mirror: &EnsuredMirror| match mirror.result {
             MirrorResult::Present => Exit::Ok,
             MirrorResult::Created | MirrorResult::Quieted => Exit::ok_if(!self.dry_run),
+            MirrorResult::Cloning => Exit::Unreachable,
             MirrorResult::Refused => Exit::Findings,
             MirrorResult::Failed => mirror.exit,
         };
@@ -204,6 +207,13 @@ async fn ensure_one(
         Ok(MirrorOutcome::Present) => (MirrorResult::Present, String::new()),
         Ok(MirrorOutcome::Created) => (MirrorResult::Created, String::new()),
         Ok(MirrorOutcome::Quieted) => (MirrorResult::Quieted, String::new()),
+        Ok(MirrorOutcome::Cloning) => {
+            let what = format!(
+                "its first clone goes on: run this again; if it stays so, that failed: delete {} in Gitea first",
+                mirrored.repo
+            );
+            (MirrorResult::Cloning, what)
+        }
         Ok(MirrorOutcome::Refused(why)) => (MirrorResult::Refused, why),
         Err(error) => {
             exit = Exit::from(&error);
@@ -215,7 +225,7 @@ async fn ensure_one(
     let is_there = match result {
         MirrorResult::Present | MirrorResult::Quieted => true,
         MirrorResult::Created => !dry_run,
-        MirrorResult::Refused | MirrorResult::Failed => false,
+        MirrorResult::Cloning | MirrorResult::Refused | MirrorResult::Failed => false,
     };
     let mut rights = Vec::new();
     if is_there {

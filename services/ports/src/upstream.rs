@@ -76,6 +76,8 @@ pub enum MirrorOutcome {
     Created,
     /// It fetched by itself at an interval, and does not any more (or would not).
     Quieted,
+    /// Its first clone has not ended, or it ended without a word and left this.
+    Cloning,
     /// It cannot be brought about, for this reason: there is a repository that is no mirror, or one of something else.
     Refused(String),
 }

@@ -10,7 +10,7 @@ pub(crate) enum Hooks {
     #[command(after_help = taught!(
         "fabrique hooks ensure --dry-run";
         "0 they are as they should be, 1 some are not (with --dry-run: would be written), 2 configuration, \
-         3 Gitea is away"
+         3 Gitea is away, 4 a right is missing"
     ))]
     Ensure {
         /// Say what would be done and do nothing.
@@ -21,11 +21,12 @@ pub(crate) enum Hooks {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mirror {
-    /// Create the mirrors that registrations ask for, and let none fetch at an interval of its own.
+    /// Create the mirrors that registrations ask for, let none fetch at an interval of its own, and open each to those
+    /// who read it and report on it.
     #[command(after_help = taught!(
         "fabrique mirror ensure --dry-run";
         "0 they are as they should be, 1 some are not (with --dry-run: would be written), 2 configuration, \
-         3 Gitea is away"
+         3 Gitea is away, 4 a right is missing"
     ))]
     Ensure {
         /// Say what would be done and do nothing.
@@ -36,8 +37,8 @@ pub(crate) enum Mirror {
     #[command(after_help = taught!(
         "fabrique mirror sync",
         "fabrique mirror sync --dry-run -o json | jq '.mirrors[].apps[]'";
-        "0 every mirror is where GitHub is, 1 one is not or could not be asked about, 2 configuration, 3 a peer is \
-         away, or GitHub takes no more requests for now"
+        "0 every mirror is where GitHub is, 1 one is not, or has no repository, 2 configuration, 3 a peer is away, or \
+         GitHub takes no more requests for now, 4 a right is missing"
     ))]
     Sync {
         /// Ask only: let nothing fetch, keep nothing, wake nobody.

@@ -1,5 +1,6 @@
 //! GitHub, and the mirrors of it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -29,8 +30,11 @@ pub(crate) struct GithubSection {
     pub(crate) clone_token_file: Option<PathBuf>,
     /// Certificates in PEM to trust instead of the system's.
     pub(crate) ca_file: Option<PathBuf>,
-    /// The proxy to the API, like `http://proxy:3128/`. Gitea has settings of its own.
+    /// The proxy to the API, like `http://proxy:3128/`, and to `clone_url` where there is a relay.
     pub(crate) proxy: Option<String>,
+    /// Where `mirror sync` and `mirror ensure` listen while they run, like `0.0.0.0:3128`, as the proxy by which Gitea
+    /// reaches the host of `clone_url` and no other. Without it Gitea needs a way of its own.
+    pub(crate) relay: Option<String>,
     /// How long a sync waits for a mirror to be where GitHub is.
     pub(crate) patience: Wait<SECOND, HOUR>,
     /// How old what is known of GitHub may become before `why` and `mirror status` complain.
@@ -50,6 +54,7 @@ impl Default for GithubSection {
             clone_token_file: None,
             ca_file: None,
             proxy: None,
+            relay: None,
             patience: fabrique_operator::mirror::PATIENCE.into(),
             fresh_for: fabrique_operator::mirror::FRESH_FOR.into(),
             timeouts: GithubTimeouts::default(),
@@ -64,4 +69,11 @@ pub(super) fn check(config: &Config, problems: &mut Problems) {
     problems.need(is_http(&github.clone_url), "github.clone_url", what, "write https://github.com/");
     let proxy = github.proxy.as_deref().is_none_or(is_http);
     problems.need(proxy, "github.proxy", what, "write http://proxy:3128/");
+    let Some(relay) = github.relay.as_deref() else { return };
+    let listens = relay.parse::<SocketAddr>().is_ok();
+    problems.need(listens, "github.relay", "not an address with a port", "write 0.0.0.0:3128");
+    // Gitea gives its git a proxy for https alone.
+    let secure = github.clone_url.starts_with("https://");
+    let what = "there is a relay, and Gitea uses proxies for https only";
+    problems.need(secure, "github.clone_url", what, "write https://, or leave github.relay out");
 }

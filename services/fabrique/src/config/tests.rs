@@ -56,6 +56,23 @@ fn migrations_verify_no_server_since_nothing_mounts_the_authority() {
 }
 
 #[test]
+fn a_relay_listens_somewhere_and_leads_to_what_is_cloned_over_tls() {
+    let told = |github: &str| {
+        let problems = loaded(&format!("github: {{ {github} }}\n")).err();
+        problems.unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(told("relay: '0.0.0.0:3128'"), [""; 0]);
+    assert_eq!(told("relay: '3128'"), ["github.relay: not an address with a port (write 0.0.0.0:3128)"]);
+    assert_eq!(told("clone_url: 'http://github.example/'"), [""; 0]);
+    assert_eq!(
+        told("clone_url: 'http://github.example/', relay: '[::]:3128'"),
+        [
+            "github.clone_url: there is a relay, and Gitea uses proxies for https only (write https://, or leave github.relay out)"
+        ]
+    );
+}
+
+#[test]
 fn a_certificate_to_show_to_daemons_that_nobody_vouches_for_is_a_mistake() {
     let own = "cert_file: /c, key_file: /k";
     loaded(&format!("buildkit: {{ tls: {{ ca_file: /a, {own} }} }}\n")).unwrap();

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use fabrique_core::upstream::CheckState;
 use fabrique_operator::Exit;
 use fabrique_operator::mirror::{
-    self, EnsuredMirrors, MirrorResult, MirrorStatus, SyncPorts, Synced, UpstreamFacts, mirrored,
+    self, EnsuredMirror, EnsuredMirrors, MirrorResult, MirrorStatus, RightResult, SyncPorts, Synced,
+    UpstreamFacts, mirrored,
 };
 
 use crate::ambient;
 use crate::cli::Mirror;
 use crate::config::Role;
-use crate::people::console::Console;
+use crate::people::console::{Console, remark};
 use crate::people::progress::showing;
 use crate::people::table::{Cell, Table, Tone};
 use crate::people::trouble::{Complaint, sentence};
@@ -31,8 +32,8 @@ async fn ensure(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow:
     let apps = adapters.apps.read().await?;
     let wanted = mirrored(&apps.registrations);
     let clone_url = &adapters.config.github.clone_url;
-    let ensuring = mirror::ensure(&adapters.gitea, &wanted, clone_url, dry_run);
-    let ensured = showing("looking at mirrors", ensuring).await;
+    let ensuring = mirror::ensure(&*adapters.forge, &wanted, clone_url, dry_run);
+    let ensured = on_the_way(adapters, dry_run, showing("looking at mirrors", ensuring)).await?;
     if console.is_json() {
         console.json(&ensured)?;
     } else {
@@ -50,6 +51,7 @@ fn ensured_table(ensured: &EnsuredMirrors) -> Table {
             (MirrorResult::Created, false) => (Tone::Good, "created"),
             (MirrorResult::Quieted, true) => (Tone::Busy, "would fetch only when told"),
             (MirrorResult::Quieted, false) => (Tone::Good, "fetches only when told now"),
+            (MirrorResult::Cloning, _) => (Tone::Busy, "being cloned"),
             (MirrorResult::Refused, _) => (Tone::Bad, "refused"),
             (MirrorResult::Failed, _) => (Tone::Bad, "failed"),
         };
@@ -57,10 +59,40 @@ fn ensured_table(ensured: &EnsuredMirrors) -> Table {
             mirror.repo.to_string().into(),
             mirror.from.as_str().into(),
             Cell::toned(tone, word),
-            mirror.detail.as_str().into(),
+            what(mirror).into(),
         ]);
     }
     table
+}
+
+/// What is the matter with a mirror, and with whose right in it.
+fn what(mirror: &EnsuredMirror) -> String {
+    let rights = mirror.rights.iter().filter_map(|right| match right.result {
+        RightResult::Present => None,
+        RightResult::Granted => {
+            Some(format!("{} for {}", right.needs, right.account.as_deref().unwrap_or_default()))
+        }
+        RightResult::Unseen | RightResult::Missing => Some(right.detail.clone()),
+    });
+    let detail = Some(mirror.detail.clone()).filter(|detail| !detail.is_empty());
+    detail.into_iter().chain(rights).collect::<Vec<_>>().join("; ")
+}
+
+/// Does something for which Gitea has to reach GitHub. Where this process is its way there, that is open for as long; what
+/// is being fetched at the end is waited for.
+async fn on_the_way<T>(
+    adapters: &Adapters,
+    dry_run: bool,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    let way = if dry_run { None } else { adapters.relay().await? };
+    let done = work.await;
+    if let Some(way) = way
+        && !way.close(adapters.config.github.patience.get()).await
+    {
+        remark("Gitea was still fetching after github.patience, and was cut off: the next run begins anew");
+    }
+    Ok(done)
 }
 
 async fn sync(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow::Result<Exit> {
@@ -69,14 +101,15 @@ async fn sync(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow::R
     let apps = adapters.apps.read().await?;
     let ports = SyncPorts {
         origin: Arc::new(github),
-        mirrors: Arc::new(adapters.gitea.clone()),
+        mirrors: Arc::clone(&adapters.forge) as _,
         forge: Arc::clone(&adapters.forge) as _,
         upstreams: Arc::clone(&bus) as _,
         wakes: bus,
         clock: Arc::new(ambient::now),
     };
     let (wanted, patience) = (mirrored(&apps.registrations), adapters.config.github.patience.get());
-    let synced = showing("following GitHub", mirror::sync(&ports, &wanted, patience, dry_run)).await;
+    let syncing = mirror::sync(&ports, &wanted, patience, dry_run);
+    let synced = on_the_way(adapters, dry_run, showing("following GitHub", syncing)).await?;
     if console.is_json() {
         console.json(&synced)?;
     } else {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabrique_bed::{Bed, free_port, wait_until};
 use serde_json::{Value, json};
@@ -353,4 +353,35 @@ fn a_configuration_whose_secrets_are_missing_is_one_for_init_alone() {
     assert!(code == 2 && told.contains("gitea.read_token_file"), "{told}");
     let (code, told) = run(&["--set", "nats.timeouts.start=1s", "init"], &path);
     assert!(code == 3 && !told.contains("read_token_file"), "{told}");
+}
+
+/// Gitea stops answering, and a request may take a minute: the gate's limit holds all the same, while it looks and while it
+/// does something.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_limit_holds_for_a_gate_however_long_a_request_may_take() {
+    const LIMIT: Duration = Duration::from_secs(15);
+    let site = Site::new().await;
+    let gitea = site.bed.gitea().peer();
+    gitea.pause().unwrap();
+    let before = Instant::now();
+    let said = site.say(&["--set", "init.limit=2s", "init"]).await;
+    let took = before.elapsed();
+    gitea.resume().unwrap();
+    assert!(said.code == 3 && said.line("gitea").contains("failed"), "{said:?}");
+    assert!(took < LIMIT, "{took:?}");
+
+    let mut command = site.command(&["--set", "init.limit=15s", "init"]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let begun = || async { site.has("/orgs/cluster").await.then_some(()) };
+    wait_until("it to have begun", AGES, begun).await.unwrap();
+    gitea.pause().unwrap();
+    let before = Instant::now();
+    let ended = tokio::time::timeout(AGES, child.wait_with_output()).await;
+    let took = before.elapsed();
+    gitea.resume().unwrap();
+    let ended = ended.unwrap().unwrap();
+    let told = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.code() == Some(3) && told.contains("failed"), "{told}");
+    assert!(took < LIMIT * 2, "{took:?}: {told}");
+    assert!(site.say(&["init"]).await.code == 0, "it goes on");
 }

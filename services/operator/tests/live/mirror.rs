@@ -1,11 +1,17 @@
 //! Mirrors between two repositories of a real Gitea, with what a recorded GitHub says of the commits in the first.
 
-use fabrique_bed::{RecordedGithub, wait_until};
+use fabrique_bed::{GiteaOptions, RecordedGithub, free_port, wait_until};
+use fabrique_gitea::Tokens;
 use fabrique_github::{Github, GithubConfig};
-use fabrique_operator::mirror::{self, EnsuredMirrors, MirrorResult, SyncPorts, Synced, mirrored};
+use fabrique_operator::mirror::{
+    self, EnsuredMirrors, MirrorResult, RightResult, SyncPorts, Synced, mirrored,
+};
 use fabrique_ports::bus::Board;
 
 use super::*;
+
+#[path = "mirror_ways.rs"]
+mod ways;
 
 /// A mirror is waited for as long as a slow machine may need.
 const LONG: Duration = Duration::from_mins(2);
@@ -24,8 +30,12 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(GiteaOptions::default()).await
+    }
+
+    async fn start_with(options: GiteaOptions) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let bed = Bed::builder().gitea().nats().registry().start().await.unwrap();
+        let bed = Bed::builder().gitea_with(options).nats().registry().start().await.unwrap();
         let gitea = bed.gitea();
         for org in ["cluster", "acme", "atlas"] {
             gitea.create_org(org).await.unwrap();
@@ -47,12 +57,18 @@ impl World {
     }
 
     async fn register(&self, source: &str) {
-        let text = format!(
-            "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: citation }}\nspec:\n  source: {source}\n  \
-             image: {}/citation\n  environments:\n    - {{ name: prod }}\n",
-            self.cluster.bed.registry().host()
-        );
-        self.apps.write("apps/citation/app.yaml", text).await.unwrap();
+        self.register_all(&[("citation", source)]).await;
+    }
+
+    async fn register_all(&self, apps: &[(&str, &str)]) {
+        for (app, source) in apps {
+            let text = format!(
+                "apiVersion: fabrique/v1\nkind: App\nmetadata: {{ name: {app} }}\nspec:\n  source: {source}\n  \
+                 image: {}/{app}\n  environments:\n    - {{ name: prod }}\n",
+                self.cluster.bed.registry().host()
+            );
+            self.apps.write(&format!("apps/{app}/app.yaml"), text).await.unwrap();
+        }
         self.apps.commit("Register").await.unwrap();
         self.apps.push().await.unwrap();
     }
@@ -62,9 +78,12 @@ impl World {
     }
 
     async fn ensure(&self, dry_run: bool) -> EnsuredMirrors {
+        self.ensure_by(&self.gitea(), &self.cluster.bed.gitea().base_url(), dry_run).await
+    }
+
+    async fn ensure_by(&self, gitea: &Gitea, base: &str, dry_run: bool) -> EnsuredMirrors {
         let apps = self.cluster.apps().read().await.unwrap();
-        let base = self.cluster.bed.gitea().base_url();
-        mirror::ensure(&self.gitea(), &mirrored(&apps.registrations), &base, dry_run).await
+        mirror::ensure(gitea, &mirrored(&apps.registrations), base, dry_run).await
     }
 
     /// A commit on the branch that is mirrored, which GitHub has as well.
@@ -81,8 +100,12 @@ impl World {
     }
 
     async fn sync(&self, patience: Duration, dry_run: bool) -> Synced {
+        self.sync_by(self.gitea(), patience, dry_run).await
+    }
+
+    async fn sync_by(&self, gitea: Gitea, patience: Duration, dry_run: bool) -> Synced {
         let config = GithubConfig::new(self.github.url().parse().unwrap());
-        let (bus, gitea) = (Arc::new(bus(&self.cluster.bed, "mirror").await), Arc::new(self.gitea()));
+        let (bus, gitea) = (Arc::new(bus(&self.cluster.bed, "mirror").await), Arc::new(gitea));
         let ports = SyncPorts {
             origin: Arc::new(Github::new(&config, Arc::new(now)).unwrap()),
             mirrors: gitea.clone(),
@@ -305,6 +328,7 @@ async fn a_limit_of_github_and_what_is_not_there_are_told_and_keep_what_was_know
     world.github.next_answer(401, &[], serde_json::json!({ "message": "Bad credentials" }));
     let denied = world.sync(SHORT, false).await;
     assert!(denied.mirrors[0].failed.as_ref().unwrap().contains("github.token_file"), "{denied:?}");
+    assert_eq!(denied.exit(), Exit::Denied, "{denied:?}");
     assert!(world.decision().await.1.ends_with("is not built yet"), "what passed is still known");
 
     world.register("{ repo: atlas/citation, github: acme/nowhere, checks: [ci] }").await;
@@ -313,5 +337,102 @@ async fn a_limit_of_github_and_what_is_not_there_are_told_and_keep_what_was_know
         nowhere.mirrors[0].failed.as_ref().unwrap().contains("no repository acme/nowhere"),
         "{nowhere:?}"
     );
+    assert_eq!(nowhere.exit(), Exit::Findings, "{nowhere:?}");
     assert!(world.decision().await.1.contains("never asked"), "{:?}", world.decision().await);
+}
+
+#[tokio::test]
+async fn a_gitea_that_does_not_answer_and_one_that_denies_end_differently() {
+    let world = World::start().await;
+    world.commit("first").await;
+    let url = world.cluster.bed.gitea().base_url();
+    let nobody =
+        Gitea::new(GiteaConfig::new(format!("http://127.0.0.1:{}/", free_port().unwrap()).parse().unwrap()))
+            .unwrap();
+    let away = world.ensure_by(&nobody, &url, false).await;
+    assert_eq!((results(&away), away.exit()), (vec![MirrorResult::Failed], Exit::Unreachable), "{away:?}");
+    let away = world.sync_by(nobody, SHORT, false).await;
+    assert_eq!(away.exit(), Exit::Unreachable, "{away:?}");
+
+    let stranger = world.cluster.gitea("0123456789abcdef0123456789abcdef01234567");
+    let denied = world.ensure_by(&stranger, &url, false).await;
+    assert_eq!((results(&denied), denied.exit()), (vec![MirrorResult::Failed], Exit::Denied), "{denied:?}");
+    let denied = world.sync_by(stranger, SHORT, false).await;
+    assert_eq!(denied.exit(), Exit::Denied, "{denied:?}");
+}
+
+/// A token by purpose of an account of its own, with the scopes that `init` gives it.
+async fn account(world: &World, login: &str, scope: &str) -> String {
+    let gitea = world.cluster.bed.gitea();
+    gitea.create_user(login).await.unwrap();
+    gitea.create_token(login, &[scope, "read:user"]).await.unwrap()
+}
+
+/// What an account may do in the mirror.
+async fn right(world: &World, login: &str) -> String {
+    let path = format!("/repos/atlas/citation/collaborators/{login}/permission");
+    let told = world.cluster.bed.gitea().api("GET", &path, None).await.unwrap();
+    told["permission"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn whoever_reads_a_mirror_and_reports_on_it_gets_that_right_and_no_more() {
+    let world = World::start().await;
+    world.commit("first").await;
+    let url = world.cluster.bed.gitea().base_url();
+    let read = account(&world, "reader", "read:repository").await;
+    let status = account(&world, "reporter", "write:repository").await;
+    let gitea = |hooks: &str| {
+        let mut config = GiteaConfig::new(url.parse().unwrap());
+        config.tokens = Tokens {
+            read: Some(read.as_str().into()),
+            status: Some(status.as_str().into()),
+            hooks: Some(hooks.into()),
+            apps: None,
+        };
+        Gitea::new(config).unwrap()
+    };
+    let admin = gitea(world.cluster.bed.gitea().admin_token());
+    let outcomes = |ensured: &EnsuredMirrors| -> Vec<(Option<String>, RightResult)> {
+        ensured.mirrors[0].rights.iter().map(|right| (right.account.clone(), right.result)).collect()
+    };
+    let both = |result| {
+        [("reader", result), ("reporter", result)].map(|(who, result)| (Some(who.to_owned()), result))
+    };
+    let made = world.ensure_by(&admin, &url, false).await;
+    assert_eq!((outcomes(&made), made.exit()), (both(RightResult::Granted).to_vec(), Exit::Ok), "{made:?}");
+    assert_eq!(
+        (right(&world, "reader").await, right(&world, "reporter").await),
+        ("read".into(), "write".into())
+    );
+    let again = world.ensure_by(&admin, &url, false).await;
+    assert_eq!(
+        (outcomes(&again), again.exit()),
+        (both(RightResult::Present).to_vec(), Exit::Ok),
+        "{again:?}"
+    );
+
+    // A dry run says what would be given, and gives nothing.
+    let path = "/repos/atlas/citation/collaborators/reader";
+    world.cluster.bed.gitea().api("DELETE", path, None).await.unwrap();
+    let dry = world.ensure_by(&admin, &url, true).await;
+    assert_eq!((outcomes(&dry)[0].1, dry.exit()), (RightResult::Granted, Exit::Findings), "{dry:?}");
+    assert_eq!(right(&world, "reader").await, "none");
+
+    // Whoever may not give it says who has to give what to whom.
+    let hooker = account(&world, "hooker", "write:repository").await;
+    let body = serde_json::json!({ "permission": "write" });
+    let path = "/repos/atlas/citation/collaborators/hooker";
+    world.cluster.bed.gitea().api("PUT", path, Some(body)).await.unwrap();
+    let missing = world.ensure_by(&gitea(&hooker), &url, false).await;
+    assert_eq!(
+        (outcomes(&missing)[0].1, missing.exit()),
+        (RightResult::Missing, Exit::Denied),
+        "{missing:?}"
+    );
+    let told = &missing.mirrors[0].rights[0].detail;
+    assert!(told.starts_with("give reader `read` in atlas/citation"), "{told}");
+    // Without its token nobody knows whose right it is.
+    let unseen = world.ensure(false).await;
+    assert_eq!(unseen.exit(), Exit::Ok, "{unseen:?}");
 }

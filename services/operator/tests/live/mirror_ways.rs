@@ -1,0 +1,199 @@
+//! Several mirrors at once, and the way by which Gitea reaches what they mirror.
+
+use std::time::Instant;
+
+use fabrique_bed::{MutualTls, Secured};
+use fabrique_core::upstream::UpstreamState;
+use fabrique_github::{Relay, RelayConfig};
+
+use super::*;
+
+/// Several mirrors of the one repository, the names in the order in which GitHub was asked about them.
+const MANY: [&str; 7] = ["delta", "alpha", "golf", "bravo", "foxtrot", "charlie", "echo"];
+
+async fn many() -> World {
+    let world = World::start().await;
+    let sources = MANY.map(|name| format!("{{ repo: atlas/{name}, github: acme/{name}, checks: [ci] }}"));
+    let apps: Vec<(&str, &str)> = MANY.iter().copied().zip(sources.iter().map(String::as_str)).collect();
+    world.apps.git(&["rm", "--quiet", "apps/citation/app.yaml"]).await.unwrap();
+    world.register_all(&apps).await;
+    let writer = bus(&world.cluster.bed, "mirror").await;
+    for (at, name) in (1_u64..).zip(MANY) {
+        let state = UpstreamState {
+            github: RepoName::parse(&format!("acme/{name}")).unwrap(),
+            branch: BranchName::parse("main").unwrap(),
+            checks: BTreeSet::new(),
+            asked: Timestamp(at),
+            head: None,
+            results: BTreeMap::new(),
+            passed: Vec::new(),
+            mirrored: None,
+            behind_since: None,
+        };
+        writer.put_upstream(&AppName::parse(name).unwrap(), &state).await.unwrap();
+    }
+    world
+}
+
+/// The repositories that GitHub was asked about, each once, in order.
+fn asked_about(github: &RecordedGithub) -> Vec<String> {
+    let mut names = Vec::new();
+    for asked in github.asked() {
+        let name = asked.path.trim_start_matches("/repos/acme/").split('/').next().unwrap().to_owned();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+#[tokio::test]
+async fn a_limit_of_github_stops_all_that_are_under_way_and_the_longest_unasked_were_first() {
+    let world = many().await;
+    let reset = (now().0 / 1000 + 600).to_string();
+    let limit = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset.as_str())];
+    for _ in 0..MANY.len() {
+        world.github.next_answer(403, &limit, serde_json::json!({ "message": "API rate limit exceeded" }));
+    }
+    let limited = world.sync(SHORT, false).await;
+    let mut asked = asked_about(&world.github);
+    asked.sort_unstable();
+    let mut first: Vec<&str> = MANY[..asked.len()].to_vec();
+    first.sort_unstable();
+    assert_eq!(asked, first, "{limited:?}");
+    assert!((1..=4).contains(&asked.len()), "{asked:?}: no more than four at once, and none after the limit");
+    assert_eq!((limited.mirrors.len(), limited.exit()), (MANY.len(), Exit::Unreachable));
+    assert!(limited.mirrors.iter().all(|mirror| mirror.failed.is_some()), "{limited:?}");
+    let told: Vec<String> = limited.mirrors.iter().map(|mirror| mirror.repo.to_string()).collect();
+    assert!(told.is_sorted(), "by name, whoever was first: {told:?}");
+}
+
+#[tokio::test]
+async fn mirrors_that_do_not_follow_are_waited_for_together() {
+    let world = many().await;
+    world
+        .upstream
+        .write(
+            "Dockerfile",
+            "FROM scratch
+",
+        )
+        .await
+        .unwrap();
+    world.upstream.commit("first").await.unwrap();
+    world.upstream.push().await.unwrap();
+    let from = world.cluster.bed.gitea().clone_url("acme", "citation");
+    for name in MANY {
+        let body = serde_json::json!({
+            "clone_addr": from, "repo_owner": "atlas", "repo_name": name, "mirror": true, "mirror_interval": "0s",
+        });
+        world.cluster.bed.gitea().api("POST", "/repos/migrate", Some(body)).await.unwrap();
+    }
+    // GitHub has one that cannot be fetched.
+    world
+        .upstream
+        .write(
+            "Dockerfile",
+            "FROM scratch
+# second
+",
+        )
+        .await
+        .unwrap();
+    world.upstream.commit("second").await.unwrap();
+    for name in MANY {
+        world.github.push(&format!("acme/{name}"), "main", &world.upstream).await.unwrap();
+    }
+    let (patience, before) = (Duration::from_secs(6), Instant::now());
+    let synced = world.sync(patience, false).await;
+    let took = before.elapsed();
+    assert!(synced.mirrors.iter().all(|mirror| mirror.failed.is_none()), "{synced:?}");
+    assert_eq!((synced.mirrors.len(), synced.exit()), (MANY.len(), Exit::Findings));
+    // Two rounds of four, and not seven.
+    assert!(took >= patience * 2 && took < patience * 5, "{took:?}");
+    assert_eq!(asked_about(&world.github).len(), MANY.len());
+}
+
+/// Gitea has no way to `acme/citation` but a proxy at `port`, behind which nobody is.
+struct Closed {
+    world: World,
+    port: u16,
+    /// Where it is cloned from, over TLS.
+    base: String,
+    _door: Secured,
+    _folder: tempfile::TempDir,
+}
+
+impl Closed {
+    async fn start() -> Self {
+        let (folder, port, door) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
+        let tls = MutualTls::create(folder.path()).unwrap();
+        let extra_ini = format!(
+            "[proxy]\nPROXY_ENABLED = true\nPROXY_URL = http://127.0.0.1:{port}\nPROXY_HOSTS = 127.0.0.1:{door}\n\
+             [git.config]\nhttp.sslCAInfo = {}\n",
+            tls.ca.display()
+        );
+        let world = World::start_with(GiteaOptions { extra_ini, ..GiteaOptions::default() }).await;
+        let gitea = world.cluster.bed.gitea().base_url();
+        let to = gitea.trim_start_matches("http://").to_owned();
+        let listen = format!("127.0.0.1:{door}");
+        let base = format!("https://{listen}/");
+        let _door = Secured::open(None, &listen, &to, &tls.one_way()).await.unwrap();
+        Self { world, port, base, _door, _folder: folder }
+    }
+
+    async fn way(&self) -> Relay {
+        let config = RelayConfig {
+            listen: format!("127.0.0.1:{}", self.port).parse().unwrap(),
+            to: self.base.parse().unwrap(),
+            proxy: None,
+        };
+        Relay::open(config).await.unwrap()
+    }
+
+    async fn ensure(&self) -> EnsuredMirrors {
+        self.world.ensure_by(&self.world.gitea(), &self.base, false).await
+    }
+}
+
+#[tokio::test]
+async fn gitea_reaches_github_while_the_sync_is_its_way_and_neither_before_nor_after() {
+    let closed = Closed::start().await;
+    let first = closed.world.commit("first").await;
+    let before = closed.ensure().await;
+    assert_ne!(before.exit(), Exit::Ok, "{before:?}");
+
+    let way = closed.way().await;
+    let made = closed.ensure().await;
+    assert_eq!(made.exit(), Exit::Ok, "{made:?}");
+    assert!(way.close(LONG).await, "the clone is over");
+    let gitea = closed.world.cluster.bed.gitea();
+    assert_eq!(gitea.head("atlas", "citation", "main").await.unwrap().as_deref(), Some(first.as_str()));
+
+    let second = closed.world.commit("second").await;
+    let without = closed.world.sync(SHORT, false).await;
+    assert_eq!(without.exit(), Exit::Findings, "{without:?}");
+    assert_eq!(without.mirrors[0].apps[0].mirrored.as_ref(), Some(&first));
+
+    // It opens in the middle of a sync: what failed before is asked for again.
+    let asked = closed.world.github.asked().len();
+    let (synced, way) = tokio::join!(closed.world.sync(LONG, false), async {
+        let github = &closed.world.github;
+        wait_until("it to have begun", LONG, || async { (github.asked().len() > asked).then_some(()) })
+            .await
+            .unwrap();
+        closed.way().await
+    });
+    let app = &synced.mirrors[0].apps[0];
+    assert_eq!((app.head.as_ref(), app.mirrored.as_ref()), (Some(&second), Some(&second)), "{synced:?}");
+    // Both are kept, for whoever asks later.
+    let known = bus(&closed.world.cluster.bed, "operator").await;
+    let known = known.upstream(&AppName::parse("citation").unwrap()).await.unwrap().unwrap();
+    assert_eq!((known.head.as_ref(), known.mirrored.as_ref()), (Some(&second), Some(&second)));
+
+    // However it ends.
+    drop(way);
+    closed.world.commit("third").await;
+    let after = closed.world.sync(SHORT, false).await;
+    assert_eq!(after.mirrors[0].apps[0].mirrored.as_ref(), Some(&second), "{after:?}");
+}
