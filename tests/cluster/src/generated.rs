@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use fabrique_declarations::Contract;
 use fabrique_kubernetes::Finding;
+use fabrique_kubernetes::labels::COMPONENT;
 use fabrique_kubernetes::network::{AllowList, Egress, HostName, Peers, cilium, policies, squid};
 use fabrique_kubernetes::secrets::{Account, rbac};
 use fabrique_operator::secrets::derivations;
@@ -21,6 +22,8 @@ use crate::manifests;
 
 /// The policies that open outside hosts, by the beginning of their names.
 const TO_ALLOW_LIST: &str = "builders-to-allow-list";
+/// The policy of the job that follows GitHub.
+const TO_GITHUB: &str = "mirror-to-github";
 /// Our own namespace, whose air gap the base has and overlays change.
 const OWN_NAMESPACE: &str = "fabrique";
 
@@ -69,6 +72,9 @@ pub fn files() -> Result<Vec<File>> {
     }
     let with_addresses = with_addresses(&list, &read("components/plain/addresses.yaml")?)?;
     refuse("components/plain/addresses.yaml", &with_addresses.validate())?;
+    let mirror: Network = read("components/mirror/network.yaml")?;
+    let github: AllowList = read("components/mirror/github.yaml")?;
+    refuse("components/mirror/github.yaml", &github.validate())?;
     let nothing = AllowList::default();
     let network = "network.yaml";
     let (builders, hosts) = (
@@ -103,6 +109,13 @@ pub fn files() -> Result<Vec<File>> {
             "components/cilium/builders-to-allow-list.yaml",
             "allow-list.yaml",
             yaml(&cilium::builders(base.peers()?, &list))?,
+        ),
+        manifest("components/mirror/gitea-air-gap.yaml", network, air_gap(&mirror, false)?),
+        manifest("components/mirror/plain/mirror-to-github.yaml", "github.yaml", to_github(&github)?),
+        manifest(
+            "components/mirror/cilium/mirror-to-github.yaml",
+            "github.yaml and base/network.yaml",
+            to_github_by_name(base.peers()?, &github)?,
         ),
         manifest("components/egress-proxy/allow-list.conf", "allow-list.yaml", squid::allow_list(&list)),
         manifest(
@@ -150,6 +163,18 @@ fn with_addresses(list: &AllowList, addresses: &BTreeMap<HostName, Vec<IpNet>>) 
         hosts.iter_mut().for_each(|host| host.cidrs.clone_from(ranges));
     }
     Ok(list)
+}
+
+/// The way of the job `mirror` to GitHub, by addresses.
+fn to_github(list: &AllowList) -> Result<String> {
+    let pods = [(COMPONENT, "mirror")];
+    yaml(&Vec::from_iter(policies::to_hosts(OWN_NAMESPACE, TO_GITHUB, &pods, list)))
+}
+
+/// The same by names.
+fn to_github_by_name(peers: &Peers, list: &AllowList) -> Result<String> {
+    let pods = serde_json::json!({ COMPONENT: "mirror" });
+    yaml(&[cilium::to_hosts(&peers.dns, (OWN_NAMESPACE, TO_GITHUB), &pods, list)])
 }
 
 /// The air gap of our own namespace, or of the others.

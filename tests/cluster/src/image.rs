@@ -49,6 +49,17 @@ pub async fn push_program(cluster: &Cluster, repository: &str, program: &Path) -
     build(repository, context.path(), context.path(), &[]).await
 }
 
+/// The same with a folder of the bed's in it, as `/opt/program`.
+///
+/// # Errors
+/// When a server or the daemon refuses.
+pub async fn push_folder(cluster: &Cluster, repository: &str, folder: &Path) -> Result<String> {
+    let own = tempfile::tempdir()?;
+    let dockerfile = format!("FROM {}\nCOPY . /opt/program/\n", base(cluster));
+    tokio::fs::write(own.path().join("Dockerfile"), dockerfile).await?;
+    build(repository, own.path(), folder, &[]).await
+}
+
 /// The bed's Debian, to a builder beside the cluster.
 fn base(cluster: &Cluster) -> String {
     cluster.images().debian.replacen(INSIDE, BESIDE, 1)

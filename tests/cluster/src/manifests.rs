@@ -9,8 +9,19 @@ use serde_json::Value;
 /// Every overlay.
 pub const OVERLAYS: [&str; 2] = ["bench", "ha"];
 /// Every component.
-pub const COMPONENTS: [&str; 8] =
-    ["argocd", "cilium", "egress-proxy", "nats", "plain", "secrets", "servicemonitor", "warm-pool"];
+pub const COMPONENTS: [&str; 11] = [
+    "argocd",
+    "cilium",
+    "egress-proxy",
+    "mirror",
+    "mirror/cilium",
+    "mirror/plain",
+    "nats",
+    "plain",
+    "secrets",
+    "servicemonitor",
+    "warm-pool",
+];
 /// What overlays say instead of fabrique's image.
 pub const IMAGE: &str = concat!(
     "registry:80/fabrique@sha256:",

@@ -64,19 +64,28 @@ pub(crate) async fn until(
 
 /// Starts a pod that is as confined as ours and does nothing.
 pub(crate) async fn start_pod(cluster: &Cluster, namespace: &str, name: &str, labels: &Value) {
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": name, "namespace": namespace, "labels": labels },
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": false,
-            "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
-            "containers": [{
-                "name": "main", "image": cluster.images().debian, "command": ["sleep", "infinity"],
-                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-            }],
-        },
+    let spec = json!({
+        "securityContext": { "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } },
+        "containers": [{
+            "name": "main", "image": cluster.images().debian, "command": ["sleep", "infinity"],
+            "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
+        }],
     });
+    start_pod_of(cluster, namespace, name, labels, spec).await;
+}
+
+/// Starts a pod and waits until it is ready. It knows no token, and ends at once.
+pub(crate) async fn start_pod_of(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    labels: &Value,
+    mut spec: Value,
+) {
+    spec["terminationGracePeriodSeconds"] = json!(0);
+    spec["automountServiceAccountToken"] = json!(false);
+    let metadata = json!({ "name": name, "namespace": namespace, "labels": labels });
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
     cluster.apply(&pod.to_string()).await.unwrap();
     ready(cluster, namespace, name).await;
 }

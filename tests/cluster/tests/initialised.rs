@@ -28,6 +28,7 @@ async fn a_push_is_proven_to_reach_argo_cd_and_what_does_not_arrive_is_told() {
     site.without_a_way_there_it_is_told().await;
     site.argo_cd_is_told_and_its_secret_is_adopted().await;
     site.another_secret_is_refused_before_anything_is_made().await;
+    site.one_secret_for_both_is_refused_where_it_shows().await;
     site.without_the_api_server_it_is_said_what_was_not_seen().await;
     site.end().await;
 }
@@ -129,6 +130,21 @@ impl Site {
         assert_eq!(code, 1, "{report}");
         assert!(Self::gate(&report, "what is there").1.contains("webhook.gogs.secret"), "{report}");
         assert_eq!(Self::gate(&report, "webhook #1").0, "not-reached", "{report}");
+    }
+
+    /// It shows when Argo CD's secret was written to its file.
+    async fn one_secret_for_both_is_refused_where_it_shows(&self) {
+        let (own, adopted) =
+            (self.folder.path().join("webhook-secret"), self.folder.path().join("adopted-secret"));
+        let kept = std::fs::read_to_string(&own).unwrap();
+        std::fs::write(&own, self.ground.cluster.argocd().webhook_secret()).unwrap();
+        for gate in ["secrets", "what is there"] {
+            let (code, report) = self.init(json!({ "argocd_secret_file": adopted })).await;
+            let (result, what) = Self::gate(&report, gate);
+            assert!(result == "failed" && what.contains("both webhooks have the same secret"), "{report}");
+            assert_eq!(code, 1, "{report}");
+        }
+        std::fs::write(&own, kept).unwrap();
     }
 
     async fn without_the_api_server_it_is_said_what_was_not_seen(&self) {

@@ -136,7 +136,7 @@ async fn post_webhook() -> String {
 async fn remove(ground: Ground) {
     let delete = ["delete", "--namespace=fabrique", "--ignore-not-found", "--wait=false"];
     let workloads = ["deployment/receiver", "deployment/worker"];
-    let templates = ["init", "hooks", "mirror", "reconciler"];
+    let templates = ["init", "hooks", "mirror", "mirror-ensure", "reconciler"];
     let named = templates.iter().flat_map(|name| [format!("cronjob/{name}"), format!("job/{name}-test")]);
     let secrets = SECRETS.iter().map(|name| format!("secret/{name}"));
     let rest: Vec<String> = named.chain(secrets).collect();

@@ -16,3 +16,10 @@ pub(crate) fn nats_server() -> PathBuf {
     install::ensure(&cache, &[Product::Nats]).unwrap();
     cache.folder(Product::Nats).join("nats-server")
 }
+
+/// The forge: its program and what it shows.
+pub(crate) fn gitea() -> PathBuf {
+    let cache = Cache::open().unwrap();
+    install::ensure(&cache, &[Product::Gitea]).unwrap();
+    cache.folder(Product::Gitea)
+}

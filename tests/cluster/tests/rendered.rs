@@ -60,10 +60,10 @@ async fn overlays_and_components_name_every_image_by_digest() {
 #[tokio::test]
 async fn the_bench_names_its_two_images_where_they_are_filled_in() {
     let text = manifests::overlay("bench").await.unwrap();
-    assert_eq!(text.matches(IMAGE).count(), 6, "receiver, worker, reconciler, init, hooks, mirror");
+    assert_eq!(text.matches(IMAGE).count(), 7, "receiver, worker, reconciler, init, hooks, mirror, mirror-ensure");
     assert_eq!(text.matches(BUILDER_IMAGE).count(), 2, "the settings, and the list of permitted images");
     // In the admission policy, the pattern of a digest.
-    assert_eq!(text.matches("@sha256:").count() - text.matches("@sha256:[0-9a-f]").count(), 8);
+    assert_eq!(text.matches("@sha256:").count() - text.matches("@sha256:[0-9a-f]").count(), 9);
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn every_role_understands_its_configuration() {
             assert_eq!(output.status.code(), Some(3), "{overlay}: {owner}: {told}");
             roles += 1;
         }
-        assert_eq!(roles, 6);
+        assert_eq!(roles, 7);
     }
 }
 
