@@ -18,6 +18,7 @@ mod initialised;
 mod installed;
 mod isolation;
 mod migrated;
+mod mirrored;
 mod program;
 mod project;
 mod provided;
