@@ -376,10 +376,10 @@ pub(crate) enum Command {
     /// refuses to in any other. Gitea, NATS and the registry are reached as the configuration says: from a workstation by
     /// port-forwards.
     #[command(after_help = taught!(
-        "fabrique seed citation --dry-run                        the plan, and nothing else",
-        "fabrique seed base citation                             both, the one that the other needs first",
-        "fabrique seed citation --no-build --yes                 only what is built already, without a question",
-        "fabrique seed citation --environment prod               production is named, and named again when it is asked",
+        "fabrique seed citation --dry-run            the plan, and nothing else",
+        "fabrique seed base citation                 both, the one that the other needs first",
+        "fabrique seed citation --no-build --yes     only what is built, without a question",
+        "fabrique seed citation --environment prod   production is named, and asked for its name",
         "fabrique seed citation --environment prod --yes --confirm prod",
         "fabrique seed citation --yes -o json | jq '.steps[] | select(.result == \"failed\")'";
         "0 they are up, 1 something is in the way, or failed (with --dry-run: would be changed), 2 configuration, no such \

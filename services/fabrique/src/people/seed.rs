@@ -10,7 +10,7 @@ use fabrique_kubernetes::secrets::SecretWriter;
 use fabrique_operator::seed::{
     self, Consent, Ground, Known, Pace, Said, SeedReport, Step, StepResult, Webhooks, Wish, guard,
 };
-use fabrique_operator::{Exit, declared};
+use fabrique_operator::{Exit, OperatorError, declared};
 use fabrique_ports::applications::Applications;
 use fabrique_ports::forge::Hooks;
 use fabrique_ports::secrets::DerivedSecrets;
@@ -49,9 +49,10 @@ pub(crate) async fn seed(console: Console, adapters: &Adapters, asked: &Seed) ->
         found: found.as_deref(),
         asked: asked.context.is_some(),
     };
-    let here = guard::admit(&known, &said)?;
+    let here = guard::admit(&known, &said).map_err(OperatorError::from)?;
     let production = here.is_some_and(|here| here.production);
-    let consent = guard::consent(&environment, production, asked.yes, asked.confirm.as_ref())?;
+    let consent = guard::consent(&environment, production, asked.yes, asked.confirm.as_ref());
+    let consent = consent.map_err(OperatorError::from)?;
     if consent != Consent::Given && !asked.dry_run && (console.is_json() || !io::stdin().is_terminal()) {
         let remedy = "say --yes, or --dry-run to see the plan";
         return Err(Complaint::usage(format!("nobody can be asked here; {remedy}")).into());
