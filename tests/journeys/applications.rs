@@ -9,7 +9,7 @@ use crate::LONG;
 use crate::declarations::{MANIFEST, declare, push_manifest};
 use crate::scene::{person_rewrites, rewrite_in};
 
-const RENDERS: [(&str, &str); 2] = [
+pub(crate) const RENDERS: [(&str, &str); 2] = [
     ("FABRIQUE_RENDER__ENABLED", "true"),
     ("FABRIQUE_RENDER__DESTINATIONS", r#"[{environment="prod", namespaces=["apps", "dagster"]}]"#),
 ];
@@ -20,7 +20,7 @@ async fn rendering() -> (Stage, Fabrique) {
     rendering_with(&RENDERS).await
 }
 
-async fn rendering_with(settings: &[(&str, &str)]) -> (Stage, Fabrique) {
+pub(crate) async fn rendering_with(settings: &[(&str, &str)]) -> (Stage, Fabrique) {
     let stage = crate::stage().await;
     let apps = stage.clone_apps().await.unwrap();
     let path = apps.path().display().to_string();
@@ -34,13 +34,13 @@ async fn rendering_with(settings: &[(&str, &str)]) -> (Stage, Fabrique) {
 }
 
 /// An app whose manifests people keep in `cluster/apps`. Nobody is told of its pushes but by [`tell`].
-async fn app(stage: &Stage, name: &str) -> SampleApp {
+pub(crate) async fn app(stage: &Stage, name: &str) -> SampleApp {
     let options = AppOptions { overlay: false, hook: false, ..AppOptions::named(name) };
     SampleApp::create(stage, options).await.unwrap()
 }
 
 /// Delivers a push until it is accepted: on a busy machine a receiver may have to read for longer than Gitea waits.
-async fn tell(stage: &Stage, app: &SampleApp, head: &str) {
+pub(crate) async fn tell(stage: &Stage, app: &SampleApp, head: &str) {
     let repo = format!("atlas/{}", app.options.repo);
     wait_until("the push to be accepted", LONG, || async {
         let (status, _) = stage.deliver_push(&repo, &"0".repeat(40), head).await.ok()?;
@@ -157,7 +157,7 @@ async fn an_app_waits_for_the_application_of_the_one_that_it_needs_and_is_woken_
     is_as_rendered(&stage).await;
 }
 
-const COMPOSITION: &str = "apps/citation/prod/composition.yaml";
+pub(crate) const COMPOSITION: &str = "apps/citation/prod/composition.yaml";
 
 /// What renders with the repository's own overlay as the source.
 fn repository_form() -> [(&'static str, &'static str); 3] {
@@ -165,17 +165,24 @@ fn repository_form() -> [(&'static str, &'static str); 3] {
 }
 
 /// An app whose image and overlay were deployed twice, before anybody hears of `cluster/apps`.
-struct DeployedTwice {
-    stage: Stage,
+pub(crate) struct DeployedTwice {
+    pub(crate) stage: Stage,
     _fabrique: Fabrique,
     app: SampleApp,
     /// The revisions, the older one first, and what was built of each.
-    revisions: [String; 2],
-    digests: [String; 2],
+    pub(crate) revisions: [String; 2],
+    pub(crate) digests: [String; 2],
 }
 
 impl DeployedTwice {
     async fn new() -> Self {
+        let twice = Self::unheard().await;
+        twice.stage.hook("cluster", "apps").await.unwrap();
+        twice
+    }
+
+    /// Nobody hears of `cluster/apps` afterwards either.
+    pub(crate) async fn unheard() -> Self {
         let (stage, fabrique) = rendering_with(&repository_form()).await;
         let options = AppOptions { hook: false, ..AppOptions::named("citation") };
         let app = SampleApp::create(&stage, options).await.unwrap();
@@ -188,7 +195,6 @@ impl DeployedTwice {
         let second = app.push("second").await.unwrap();
         let new = deployed(&stage, &app, &second).await;
         stage.settled("citation", 0).await.unwrap();
-        stage.hook("cluster", "apps").await.unwrap();
         Self { stage, _fabrique: fabrique, app, revisions: [first, second], digests: [old, new] }
     }
 
@@ -200,7 +206,7 @@ impl DeployedTwice {
         self.stage.settled("citation", 0).await.unwrap();
     }
 
-    async fn application(&self) -> String {
+    pub(crate) async fn application(&self) -> String {
         self.stage.apps_file("applications/citation-prod.yaml").await.unwrap().unwrap()
     }
 }

@@ -12,6 +12,7 @@ mod egress;
 mod faults;
 mod history;
 mod load;
+mod migrations;
 mod mirrors;
 mod overlays;
 mod policy;
@@ -21,6 +22,7 @@ mod registrations;
 mod scene;
 mod statuses;
 mod tls;
+mod unheard;
 mod webhooks;
 mod writeback;
 

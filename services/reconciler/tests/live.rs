@@ -187,6 +187,7 @@ struct Cluster {
     apps: GitRepo,
     admin: Bus,
     reconciler: Reconciler,
+    reader: Arc<AppsReader>,
     calls: Arc<Calls>,
     registry_calls: Arc<Calls>,
     streams: jetstream::Context,
@@ -241,9 +242,9 @@ impl Cluster {
             registry,
             events: bus,
         };
-        let reconciler = Reconciler::new(config, ports, observer, reader, Arc::new(Clock));
+        let reconciler = Reconciler::new(config, ports, observer, Arc::clone(&reader), Arc::new(Clock));
         let streams = streams(&bed).await;
-        Self { bed, apps, admin, reconciler, calls, registry_calls, streams, _state: state }
+        Self { bed, apps, admin, reconciler, reader, calls, registry_calls, streams, _state: state }
     }
 
     /// Registers an app with a repository of its own.
@@ -274,6 +275,15 @@ impl Cluster {
         let (wanted, record, at) = self.admin.work_of(&app).await.unwrap();
         let served = record.claimed_by("worker").released(wanted);
         assert!(matches!(self.admin.swap_work(&app, &served, at).await.unwrap(), Swap::Done(_)));
+    }
+
+    /// Ends a look at the app as a worker does: it is served, and what was seen of it is noted.
+    async fn look(&self, app: &str) {
+        let (apps, app) = (self.reader.read().await.unwrap(), name(app));
+        let seen = apps.seen_of(&apps.registrations.apps[&app]);
+        let (wanted, record, at) = self.admin.work_of(&app).await.unwrap();
+        let looked = record.claimed_by("worker").released(wanted).having_seen(Some(seen));
+        assert!(matches!(self.admin.swap_work(&app, &looked, at).await.unwrap(), Swap::Done(_)));
     }
 
     async fn write_composition(&self, app: &str, image: &str, revision: &str, digest: &Digest) {
@@ -405,6 +415,40 @@ async fn with_every_webhook_lost_one_sweep_wakes_all_and_the_next_finds_nothing_
     });
     stop.cancel();
     tokio::time::timeout(Duration::from_secs(10), running).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_edit_of_which_no_webhook_told_wakes_its_app_until_somebody_has_looked() {
+    let cluster = Cluster::start().await;
+    let image = Digest::of(b"an image");
+    let mut heads = BTreeMap::new();
+    for app in ["a", "b"] {
+        let head = cluster.register(app, app).await.head().await.unwrap();
+        cluster.deploy(app, app, &head, &image).await;
+        heads.insert(app, head);
+    }
+    cluster.publish().await;
+    let (sweep, _) = cluster.sweep(Depth::Heads).await;
+    assert_eq!(woken(&sweep), [""; 0], "what nobody looked at shows by itself what it needs");
+    for app in heads.keys() {
+        cluster.look(app).await;
+    }
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), cost), (vec![], Cost { forge: 2, registry: 0, written: 0 }));
+
+    // The same revision, so that nothing else is to be told of it.
+    cluster.write_composition("a", "a", &heads["a"], &Digest::of(b"another image")).await;
+    cluster.publish().await;
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), cost), (vec!["a"], Cost { forge: 2, registry: 0, written: 1 }));
+    assert!(sweep.woken[0].reason.starts_with("its files in cluster/apps changed"), "{sweep:?}");
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), cost.written), (vec![], 0), "its wake is durable");
+
+    // Whatever came of the look: it is told once.
+    cluster.look("a").await;
+    let (sweep, cost) = cluster.sweep(Depth::Heads).await;
+    assert_eq!((woken(&sweep), cost.written), (vec![], 0));
 }
 
 #[tokio::test]

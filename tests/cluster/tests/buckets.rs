@@ -38,11 +38,11 @@ async fn buckets_are_bound_before_the_apps_come_are_shared_and_outlive_the_app_t
     scene.while_nobody_binds_them_the_apps_do_not_come().await;
     let provisioner = Provisioner::start(ground, &scene.apps.name, s3.clone()).await;
     let there = scene.once_they_are_bound_both_apps_use_them(&s3).await;
-    drop(alone);
     scene.an_app_that_is_removed_leaves_its_buckets(&there).await;
     assert_eq!(s3.buckets().await.unwrap(), [scene.lake.as_str(), scene.scratch.as_str()]);
     drop(provisioner);
     scene.end().await;
+    drop(alone);
 }
 
 impl Scene {

@@ -26,4 +26,5 @@ mod provisioner;
 mod rendered;
 mod restricted;
 mod rights;
+mod seeds;
 mod validated;

@@ -1,0 +1,104 @@
+//! Migrations: judged before a build is spent, and committed by the worker together with the image that needs them.
+
+use fabrique_stage::{SampleApp, Stage};
+
+use crate::applications::{RENDERS, app, rendering_with, tell};
+use crate::declarations::{MANIFEST, push_manifest};
+use crate::scene::{person_rewrites, rewrite_in};
+use crate::unheard::{newest, sweep};
+
+const RUNNER: &str = concat!(
+    "registry:80/fabrique@sha256:",
+    "0000000000000000000000000000000000000000000000000000000000000000"
+);
+const CONTRACT: &str = "apiVersion: fabrique/v1
+kind: Contract
+version: 3
+accepts: [3]
+endpoints:
+  gitea: http://gitea.example:3000
+  argocd: https://argocd.example
+  registry: registry:80
+  nats: nats://nats.example:4222
+databases: { pgvector: { namespace: postgres, cluster: pg } }
+secrets: { pgvector-pg-auth: { namespace: apps, keys: [username, password] } }
+environments: { prod: {} }
+";
+const RENDERED: &str = "migrations/prod/citation/migrations.yaml";
+const NEEDS: &str = "ready: true
+dependsOn: { database: [pgvector], secrets: [pgvector-pg-auth], migrations: [001-a.sql, 002-b.sql] }";
+
+/// Pushes the declaration with another first migration, and tells of it; the revision.
+async fn push(stage: &Stage, app: &SampleApp, first: impl AsRef<[u8]>) -> String {
+    app.source.write("sql/001-a.sql", first).await.unwrap();
+    app.source.write("sql/002-b.sql", "SELECT 2;\n").await.unwrap();
+    // The declaration is another one each time: the same would be no commit where only the file's bytes are told apart.
+    let revision = push_manifest(app, &format!("{NEEDS}\n# {}", app.source.head().await.unwrap())).await;
+    tell(stage, app, &revision).await;
+    revision
+}
+
+/// Sees that a revision was refused by the status of its declaration with these words, and not built.
+async fn is_refused(stage: &Stage, app: &SampleApp, revision: &str, words: &str, builds: usize) {
+    let status = stage.declaration_status(app, revision).await.unwrap();
+    assert_eq!(status.state, "failure", "{status:?}");
+    assert!(status.description.contains(words), "{status:?}");
+    stage.decided("citation", words).await.unwrap();
+    stage.settled("citation", 0).await.unwrap();
+    assert_eq!(stage.status("citation", revision, "citation").await.unwrap(), None, "it was built");
+    assert_eq!(stage.builds("citation").await.unwrap().len(), builds);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrations_are_judged_before_a_build_and_come_with_the_image_that_needs_them() {
+    let settings = [RENDERS[0], RENDERS[1], ("FABRIQUE_RENDER__MIGRATIONS__IMAGE", RUNNER)];
+    let (stage, _fabrique) = rendering_with(&settings).await;
+    let app = app(&stage, "citation").await;
+    let apps = stage.clone_apps().await.unwrap();
+    apps.write("contract.yaml", CONTRACT).await.unwrap();
+    rewrite_in(&apps, "apps/citation/app.yaml", |text| {
+        let source = format!("branch: main, declaration: {MANIFEST}, migrations: sql }}");
+        text.replace("branch: main }", &source)
+    })
+    .await;
+    apps.commit("Declare").await.unwrap();
+    apps.push().await.unwrap();
+
+    let big = push(&stage, &app, "SELECT 1;\n".repeat(150_000)).await;
+    is_refused(&stage, &app, &big, "is the limit", 0).await;
+    let unreadable = push(&stage, &app, [0xff, 0xfe, b'\n']).await;
+    is_refused(&stage, &app, &unreadable, "sql/001-a.sql is not text in UTF-8", 0).await;
+
+    let good = push(&stage, &app, "SELECT 1;\n").await;
+    stage.committed_once(&app, &good).await.unwrap();
+    let (_, files) = newest(&stage).await;
+    let brought = [
+        "applications/citation-prod.yaml",
+        "apps/citation/prod/composition.yaml",
+        "apps/citation/prod/kustomization.yaml",
+        RENDERED,
+    ];
+    assert_eq!(files, brought, "one commit");
+    let text = stage.apps_file(RENDERED).await.unwrap().unwrap();
+    for part in ["kind: ConfigMap", "kind: Job", "hook: PreSync", "SELECT 1;", "pg-rw.postgres.svc"] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+
+    let edited = push(&stage, &app, "SELECT 0;\n").await;
+    is_refused(&stage, &app, &edited, "001-a.sql was edited since it was deployed", 1).await;
+    // It never was applied, says a person.
+    stage.command(&["release", "citation"]).await.unwrap();
+    stage.committed_once(&app, &edited).await.unwrap();
+    assert!(stage.apps_file(RENDERED).await.unwrap().unwrap().contains("SELECT 0;"));
+
+    // The database moved, and nobody told of the contract.
+    stage.settled("citation", 0).await.unwrap();
+    person_rewrites(&stage, "contract.yaml", |text| text.replace("cluster: pg }", "cluster: other }")).await;
+    let found = "contract.yaml changed since a worker looked";
+    assert_eq!(sweep(&stage).await, [("citation".to_owned(), found.to_owned())]);
+    let (said, files) = newest(&stage).await;
+    assert_eq!(said, "fabrique Bring what is rendered for citation in prod into line");
+    assert_eq!(files, [RENDERED]);
+    assert!(stage.apps_file(RENDERED).await.unwrap().unwrap().contains("other-rw.postgres.svc"));
+    assert_eq!(sweep(&stage).await, []);
+}
