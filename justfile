@@ -45,7 +45,7 @@ test *ARGS: cluster-bed
 # Run the tests that need the cluster, and no others; what `cluster` installed makes way for theirs
 test-cluster *ARGS: cluster-bed
     cargo build --locked --package fabrique
-    cargo test --locked --package fabrique-bed --test cluster --package fabrique-cluster-tests --package fabrique-kubernetes --test live --package fabrique-scenarios --test scenarios -- {{ ARGS }}
+    cargo test --locked --package fabrique-bed --test cluster --package fabrique-cluster-tests --package fabrique-kubernetes --test live --package fabrique-scenarios --test pods --test scenarios -- {{ ARGS }}
 
 # Play every gate of scenario 34, the long ones too
 scenarios: cluster-bed

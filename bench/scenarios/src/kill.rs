@@ -55,13 +55,39 @@ async fn kill_in(pod: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The id of fabrique's process in a pod: the bed's nodes have their processes on this machine.
+/// The id of fabrique's process in a pod.
 fn process_of(uid: &str) -> Option<String> {
-    let of_pod = format!("pod{uid}");
+    processes(uid, Some(PROGRAM)).next()
+}
+
+/// Signals every process of a pod, or those of one program, past its kubelet: `KILL`, `STOP`, `CONT`.
+///
+/// # Errors
+/// When there is none.
+pub fn signal(uid: &str, program: Option<&str>, signal: &str) -> Result<()> {
+    let found: Vec<String> = processes(uid, program).collect();
+    ensure!(
+        !found.is_empty(),
+        "pod {uid} has no process{}",
+        program.map_or(String::new(), |p| format!(" {p}"))
+    );
+    // Those that end with another are gone by then.
+    let mut kill = std::process::Command::new("kill");
+    kill.arg(format!("-{signal}")).args(found).stdin(Stdio::null()).stderr(Stdio::null()).status()?;
+    Ok(())
+}
+
+/// The ids of a pod's processes, or of those of one program: the bed's nodes have their processes on this machine.
+fn processes(uid: &str, program: Option<&str>) -> impl Iterator<Item = String> {
     let read = |process: &Path, file: &str| std::fs::read_to_string(process.join(file)).unwrap_or_default();
-    let processes = std::fs::read_dir("/proc").ok()?.filter_map(Result::ok);
-    let mut found = processes.map(|entry| entry.path()).filter(|process| {
-        read(process, "comm").trim_end() == PROGRAM && read(process, "cgroup").contains(&of_pod)
+    let of_pod = format!("pod{uid}");
+    let paths = std::fs::read_dir("/proc").into_iter().flatten().flatten().map(|entry| entry.path());
+    let found = paths.filter(move |process| {
+        program.is_none_or(|program| read(process, "comm").trim_end() == program)
+            && read(process, "cgroup").contains(&of_pod)
     });
-    Some(found.next()?.file_name()?.to_string_lossy().into_owned())
+    let name =
+        |process: std::path::PathBuf| process.file_name().map(|name| name.to_string_lossy().into_owned());
+    // Threads and everything else there have no numbers.
+    found.filter_map(name).filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
 }

@@ -9,7 +9,7 @@
 mod app;
 mod forge;
 mod installation;
-mod kill;
+pub mod kill;
 mod look;
 mod overlay;
 mod people;

@@ -159,7 +159,9 @@ fn builders(
     file: &dyn Fn(&str, &str) -> Result<String>,
 ) -> Result<()> {
     let Some(pods) = pods else {
-        writeln!(text, "  daemons:")?;
+        if !bed.builders().is_empty() {
+            writeln!(text, "  daemons:")?;
+        }
         for (number, daemon) in bed.builders().iter().enumerate() {
             writeln!(text, "    - {{ name: daemon-{number}, address: \"{}\" }}", daemon.address())?;
         }
