@@ -77,7 +77,7 @@ pub(crate) async fn seed(console: Console, adapters: &Adapters, asked: &Seed) ->
         deployer: site.argocd.as_ref().map(|port| port as &dyn Applications),
     };
     let wish = Wish { apps: unique(asked), environment, no_build: asked.no_build };
-    run(console, asked, &ground, &wish, &consent).await
+    Box::pin(run(console, asked, &ground, &wish, &consent)).await
 }
 
 async fn run(
@@ -87,7 +87,7 @@ async fn run(
     wish: &Wish,
     consent: &Consent,
 ) -> anyhow::Result<Exit> {
-    let prepared = showing("looking at what is there", seed::prepare(ground, wish)).await?;
+    let prepared = Box::pin(showing("looking at what is there", seed::prepare(ground, wish))).await?;
     let planned = SeedReport::planned(&prepared.plan, asked.dry_run);
     // With nothing to do and nobody in the way there is nothing to agree to.
     if asked.dry_run || planned.is_refused() || prepared.plan.is_done() {
@@ -105,7 +105,7 @@ async fn run(
     let progress = Progress::new("seeding");
     let tell = |what: String| progress.tell(what);
     let pace = Pace { limit: asked.limit, caller: &caller(), tell: &tell };
-    let report = progress.during(seed::carry_out(ground, wish, prepared, &pace)).await;
+    let report = Box::pin(progress.during(seed::carry_out(ground, wish, prepared, &pace))).await;
     if !console.is_json() {
         console.line("")?;
     }
