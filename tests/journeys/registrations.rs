@@ -30,6 +30,7 @@ async fn a_slip_in_a_registration_stops_no_build_and_once_corrected_its_image_is
     let revision = app.push_steps(&gate.steps()).await.unwrap();
     gate.reached().await.unwrap();
     stage.status_becomes(&app, &revision, "pending").await.unwrap();
+    let builds = fabrique.logged(&["phase=Building"]);
 
     let slip = broken(&stage).await;
     stage.delivered("cluster", "apps", &slip).await.unwrap();
@@ -37,19 +38,19 @@ async fn a_slip_in_a_registration_stops_no_build_and_once_corrected_its_image_is
     let status = stage.status_becomes(&app, &revision, "error").await.unwrap();
     let expected = format!("built, not deployed: the registration is wrong: {FINDING}");
     assert!(status.description.starts_with(&expected), "{status:?}");
-    let build = stage.build_becomes("citation", &revision, "not_committed").await.unwrap();
+    let build = stage.build_becomes("citation", &revision, "not-committed").await.unwrap();
     assert!(build.message.contains(FINDING), "{build:?}");
     stage.settled("citation", 0).await.unwrap();
     assert_eq!(stage.image_commits("citation").await.unwrap().len(), 0);
     // Whoever asks is told the same.
     let (code, _, why) = stage.try_command(&["why", "citation"]).await.unwrap();
     assert!(code == 1 && why.contains(FINDING), "{code} {why}");
-    let (_, retried, _) = stage.try_command(&["retry", "citation"]).await.unwrap();
-    assert!(retried.contains(FINDING), "{retried}");
+    let (code, said, why) = stage.try_command(&["retry", "citation"]).await.unwrap();
+    assert!(code == 1 && format!("{said}{why}").contains(FINDING), "{code} {said} {why}");
 
     corrected(&stage).await;
     stage.committed_once(&app, &revision).await.unwrap();
-    assert_eq!(fabrique.logged(&["phase=Building"]), 1, "its image is recorded, and adopted");
+    assert_eq!(fabrique.logged(&["phase=Building"]), builds, "its image is recorded, and adopted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +73,9 @@ async fn a_push_for_an_app_with_a_wrong_registration_is_answered_with_the_findin
     assert!(told.description.starts_with(&expected), "{told:?}");
     // A sweep tells it too, with its app, and wakes nobody for it.
     stage.settled("citation", 0).await.unwrap();
-    let sweep = stage.json(&["reconcile", "--once"]).await.unwrap();
+    let (code, sweep, _) = stage.try_command(&["reconcile", "--once", "-o", "json"]).await.unwrap();
+    assert_eq!(code, 1, "{sweep}");
+    let sweep: Value = serde_json::from_str(&sweep).unwrap();
     let finding = &sweep["findings"][0];
     assert_eq!((&finding["app"], &sweep["woken"]), (&"citation".into(), &serde_json::json!([])), "{sweep:#}");
 
