@@ -86,24 +86,31 @@ async fn a_worker_killed_before_its_pod_is_made_is_replaced() {
     scene.is_built_again(&second).await;
 }
 
-/// The pod is made first, since its certificate belongs to it.
+/// The pod is made first, since its certificate belongs to it. It never starts, and makes room for another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_killed_before_its_pod_has_a_certificate_leaves_none_of_both() {
     let Some(mut ground) = Ground::new().await else { return };
     ground.settings["pool"]["start"] = "15s".into();
+    ground.settings["pool"]["claim"] = "32s".into();
     ground.settings["gate"]["limit"] = "10s".into();
+    // Or it would give up waiting for the answer, and take the pod away itself.
+    ground.settings["patience"]["request"] = "10s".into();
     let scene = Scene::set(ground).await;
-    scene.ground.forbid("secrets").await;
+    let secrets = scene.ground.hold_secrets().await;
     let revision = scene.push(&scene.gate.steps()).await;
-    let made = until("a pod without a certificate", LONG, async || {
-        anyhow::ensure!(!scene.ground.pods().await.is_empty(), "there is none");
-        Ok(())
-    });
-    made.await.unwrap();
+    let held = secrets.reached().await;
     scene.kill().await;
-    scene.ground.permit().await;
+    drop((held, secrets));
+    let bare = scene.ground.one_pod("the pod that was made", |_| true).await;
+    let secrets = scene.ground.listed("secrets").await;
+    assert!(
+        secrets.is_empty() && bare["metadata"].get("deletionTimestamp").is_none(),
+        "{secrets:#?} {bare:#}"
+    );
     let second = scene.taken_over(&revision).await;
     scene.is_built_again(&second).await;
+    let pods = scene.ground.pods().await;
+    assert!(pods.iter().all(|pod| uid(pod) != uid(&bare)), "{pods:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

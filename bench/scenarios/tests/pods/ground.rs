@@ -13,6 +13,7 @@ use fabrique_scenarios::{Isolation, until, verdicts};
 use fabrique_stage::{Pods, Settings, Stage};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long pods that are over, or nobody's, may take to be gone, and those that stay to be at rest.
@@ -192,12 +193,49 @@ impl Ground {
         self.kubectl(&["delete", "resourcequota", "none"]).await;
     }
 
+    /// Has the API server ask somebody about each new Secret of the namespace who never answers: whoever makes one
+    /// waits.
+    pub(crate) async fn hold_secrets(&self) -> Held {
+        let listener = TcpListener::bind((Cluster::CALLER, 0)).await.unwrap();
+        let url = format!("https://{}/", listener.local_addr().unwrap());
+        let hook = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": self.namespace },
+            "webhooks": [{
+                "name": "held.fabrique.test", "clientConfig": { "url": url }, "timeoutSeconds": 30,
+                "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": self.namespace } },
+                "rules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["secrets"],
+                }],
+            }],
+        });
+        self.apply(&hook).await;
+        let held = Held { listener, cluster: self.cluster, name: self.namespace.clone() };
+        let trial =
+            ["create", "secret", "generic", "trial", "--dry-run=server", "--namespace", &self.namespace];
+        let in_force = until("Secrets to be held", LONG, async || {
+            let create = self.cluster.kubectl(&trial);
+            tokio::pin!(create);
+            tokio::select! {
+                made = &mut create => anyhow::bail!("one was made: {made:?}"),
+                asked = held.listener.accept() => drop(asked?),
+            }
+            // Refused, now that nobody is there to be asked.
+            anyhow::ensure!(create.await.is_err(), "one was made");
+            Ok(())
+        });
+        in_force.await.unwrap();
+        held
+    }
+
     /// The builders' pods.
     pub(crate) async fn pods(&self) -> Vec<Value> {
         self.listed("pods").await
     }
 
-    async fn listed(&self, kind: &str) -> Vec<Value> {
+    /// What is the builders' of a kind.
+    pub(crate) async fn listed(&self, kind: &str) -> Vec<Value> {
         let text = self.kubectl(&["get", kind, "--selector", &labels::builders(), "--output=json"]).await;
         let list: Value = serde_json::from_str(&text).unwrap();
         list["items"].as_array().cloned().unwrap()
@@ -218,6 +256,28 @@ impl Ground {
             Ok(verdicts::no_orphans(&self.pods().await, &self.listed("secrets").await)?)
         });
         rest.await.unwrap();
+    }
+}
+
+/// Secrets of a namespace that are held up, until this is dropped.
+pub(crate) struct Held {
+    listener: TcpListener,
+    cluster: &'static Cluster,
+    name: String,
+}
+
+impl Held {
+    /// Waits until somebody makes one, and holds that up until the answer is dropped.
+    pub(crate) async fn reached(&self) -> TcpStream {
+        let (asked, _) = tokio::time::timeout(LONG, self.listener.accept()).await.unwrap().unwrap();
+        asked
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut kubectl = self.cluster.kubectl_command().into_std();
+        let _ = kubectl.args(["delete", "validatingwebhookconfiguration", &self.name]).output();
     }
 }
 
