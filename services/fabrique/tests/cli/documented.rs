@@ -183,8 +183,14 @@ fn every_invariant_names_tests_and_each_is_in_the_file_that_is_named_with_it() {
         "before the sync",
         "derived secrets",
         "setting up",
+        "bringing up",
+        "Gitea's way to GitHub",
         "checks on GitHub",
         "no secret is told",
+        "a wrong registration",
+        "a pushed image",
+        "commit statuses",
+        "a worker that stops",
     ];
     assert_eq!(named_rows, named);
     assert!(wrong.is_empty(), "not to be found: {wrong:#?}");
