@@ -121,7 +121,7 @@ impl Ground {
     /// Puts the policies in force.
     pub(crate) async fn enforce(&self) {
         let policies = policies::builders(&self.peers(), &self.list);
-        self.apply(&list(json!(policies))).await;
+        self.apply(&list(&json!(policies))).await;
     }
 
     fn peers(&self) -> Peers {
@@ -157,7 +157,7 @@ impl Ground {
         let group = "rbac.authorization.k8s.io";
         let api = format!("{group}/v1");
         let to = |kind: &str, name: &str| json!({ "apiGroup": group, "kind": kind, "name": name });
-        list(json!([
+        list(&json!([
             { "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } },
             { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata },
             { "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules(Scope::Namespace) },
@@ -292,7 +292,7 @@ impl Drop for Ground {
     }
 }
 
-fn list(items: Value) -> Value {
+fn list(items: &Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
