@@ -26,5 +26,6 @@ mod provisioner;
 mod rendered;
 mod restricted;
 mod rights;
+mod seeded;
 mod seeds;
 mod validated;
