@@ -54,13 +54,7 @@ pub(crate) async fn settle(
                     remembered.resolve_intent(*arrived);
                 }
             }
-            for (environment, shown) in &deployed {
-                let remembered = memory.channel_mut(environment, Channel::Image);
-                remembered.recognise(&shown.revision, shown.digest.as_ref());
-            }
-            for (environment, overlay) in &overlays {
-                memory.channel_mut(environment, Channel::Infra).recognise(overlay, None);
-            }
+            recognise(memory, &deployed, &overlays);
             learnt.note(memory);
             for (environment, shown) in &deployed {
                 let remembered = memory.channel_mut(environment, Channel::Image);
@@ -247,6 +241,20 @@ fn overlays(app: &App, tree: &Tree) -> Vec<(EnvironmentName, Revision)> {
         .collect()
 }
 
+/// What compositions show of commits that an earlier holder pushed after it was given up.
+fn recognise(
+    memory: &mut Memory,
+    deployed: &[(EnvironmentName, Committed)],
+    overlays: &[(EnvironmentName, Revision)],
+) {
+    for (environment, shown) in deployed {
+        memory.channel_mut(environment, Channel::Image).recognise(&shown.revision, shown.digest.as_ref());
+    }
+    for (environment, overlay) in overlays {
+        memory.channel_mut(environment, Channel::Infra).recognise(overlay, None);
+    }
+}
+
 /// Ends the history of a build without a worker. One whose image is recorded may be adopted yet, and is
 /// written as committed then.
 async fn close_abandoned(
@@ -384,6 +392,30 @@ mod tests {
 
     fn committed(memory: &Memory, of: &str, channel: Channel) -> Option<Revision> {
         memory.channel(&environment(of), channel).committed.map(|committed| committed.revision)
+    }
+
+    #[test]
+    fn a_late_overlay_of_a_stopped_worker_is_recognised_by_what_the_composition_shows() {
+        let (tree, app) = registered(&["prod"]);
+        let composition = format!(
+            "apiVersion: fabrique/v1\nkind: Composition\nmetadata: {{ app: citation, environment: prod }}\n\
+             image: {{ repository: null, digest: null, revision: null, version: null, build: null, hold: null }}\n\
+             infra: {{ repo: atlas/citation, path: deploy, revision: {}, hold: null }}\n",
+            revision('e')
+        );
+        let path = RelPath::parse("apps/citation/prod/composition.yaml").unwrap();
+        assert_eq!(overlays(&app, &tree), [], "nothing is deployed yet");
+        let files = tree.iter().map(|(path, entry)| (path.clone(), entry.clone()));
+        let after: Tree = files.chain([(path, Entry::regular(composition))]).collect();
+        let shown = overlays(&app, &after);
+        assert_eq!(shown, [(environment("prod"), revision('e'))]);
+
+        let mut memory = Memory::default();
+        let abandoned = |of| Committed { commit: None, revision: revision(of), digest: None, key: None };
+        let infra = memory.channel_mut(&environment("prod"), Channel::Infra);
+        infra.abandoned = vec![abandoned('d'), abandoned('e')];
+        recognise(&mut memory, &[], &shown);
+        assert_eq!(committed(&memory, "prod", Channel::Infra), Some(revision('e')));
     }
 
     #[tokio::test]
