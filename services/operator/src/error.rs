@@ -18,7 +18,9 @@ pub enum OperatorError {
         hint: String,
     },
     /// An app waits until its registration can be used.
-    #[error("{name} waits until its registration is right: {wrong}; a build under way goes on and is not deployed")]
+    #[error(
+        "{name} waits until its registration is right: {wrong}; a build under way goes on and is not deployed"
+    )]
     WrongRegistration {
         /// The app.
         name: AppName,

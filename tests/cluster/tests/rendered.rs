@@ -60,7 +60,11 @@ async fn overlays_and_components_name_every_image_by_digest() {
 #[tokio::test]
 async fn the_bench_names_its_two_images_where_they_are_filled_in() {
     let text = manifests::overlay("bench").await.unwrap();
-    assert_eq!(text.matches(IMAGE).count(), 7, "receiver, worker, reconciler, init, hooks, mirror, mirror-ensure");
+    assert_eq!(
+        text.matches(IMAGE).count(),
+        7,
+        "receiver, worker, reconciler, init, hooks, mirror, mirror-ensure"
+    );
     assert_eq!(text.matches(BUILDER_IMAGE).count(), 2, "the settings, and the list of permitted images");
     // In the admission policy, the pattern of a digest.
     assert_eq!(text.matches("@sha256:").count() - text.matches("@sha256:[0-9a-f]").count(), 9);
