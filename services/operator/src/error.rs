@@ -19,7 +19,7 @@ pub enum OperatorError {
     },
     /// An app waits until its registration can be used.
     #[error(
-        "{name} waits until its registration is right: {wrong}; a build under way goes on and is not deployed"
+        "{name} waits until its registration is right: {wrong}; `fabrique validate` tells all that is wrong"
     )]
     WrongRegistration {
         /// The app.

@@ -409,7 +409,9 @@ async fn what_does_not_exist_is_answered_with_what_was_meant() {
     let error = operator.why("citatoin").await.unwrap_err();
     assert_eq!(error.to_string(), "citatoin is not a registered app; did you mean citation?");
     let error = operator.why("wrong").await.unwrap_err();
-    assert!(error.to_string().contains("fabrique validate"), "{error}");
+    let told = error.to_string();
+    assert!(told.contains("apps/wrong/app.yaml:5:40: ") && told.contains("fabrique validate"), "{told}");
+    assert_eq!(error.exit(), Exit::Findings);
     let error = operator.build("citation-01k4z3v5w6x7y8z9a0b1c2d3e4").await.unwrap_err();
     assert!(matches!(error, OperatorError::UnknownBuild(_)));
     assert_eq!(error.exit(), Exit::Usage);
