@@ -29,7 +29,7 @@ use crate::config::Ports;
 use crate::follow::{self, Ground};
 use crate::memory::AppMemory;
 use crate::migrations;
-use crate::outcome::{forget, remember};
+use crate::outcome::{forget, intend, remember, unread};
 use crate::settle::commit_arrived;
 use crate::unregistered::Unregistered;
 use crate::writeback::{Image, Judged, Proposal, Staged, propose};
@@ -95,6 +95,20 @@ impl Job {
         if let Task::Complete(_, ahead) = &mut self.task {
             *ahead = None;
         }
+    }
+
+    /// Notes what is about to be pushed. What somebody else noted is theirs, or the next claim's, to read back first: without
+    /// it nobody would know what automation committed last.
+    async fn intend(&mut self, intents: &[(EnvironmentName, Channel, Intent)]) -> PortResult<()> {
+        let noted = &self.noted;
+        let after = self.memory.update(|memory| intend(memory, noted, intents)).await?;
+        if let Some(unread) = unread(&after, intents) {
+            let message =
+                format!("a commit for {unread} was pushed by somebody else and is to be read back first");
+            return Err(PortError::new(Peer::Git, Fault::Transient, message));
+        }
+        self.noted.extend(intents.iter().filter_map(|(_, _, intent)| intent.commit.commit.clone()));
+        Ok(())
     }
 
     /// Nothing that was noted for it is on the branch, for certain.
@@ -331,14 +345,8 @@ impl Rounds {
         let prepared = prepared.map_err(|error| Unprepared { of: None, error })?;
         let all: Vec<Vec<Landed>> = landed(writing, &prepared).collect();
         for (index, (planning, landed)) in writing.iter_mut().zip(&all).enumerate() {
-            planning.job.noted.extend(landed.iter().map(|landed| landed.commit.clone()));
-            let noted = planning.job.memory.update(|memory| {
-                for (environment, channel, committed) in landed.iter().filter_map(|l| l.automatic.as_ref()) {
-                    let intent = Intent { base: base.clone(), commit: committed.clone() };
-                    memory.channel_mut(environment, *channel).intent = Some(intent);
-                }
-            });
-            noted.await.map_err(|error| Unprepared { of: Some(index), error })?;
+            let intents: Vec<_> = landed.iter().filter_map(|landed| intent(base, landed)).collect();
+            planning.job.intend(&intents).await.map_err(|error| Unprepared { of: Some(index), error })?;
         }
         Ok(prepared)
     }
@@ -524,6 +532,12 @@ fn images(writing: &[Planning], apps: &Apps) -> Vec<Option<(ImageRepository, Dig
         Some((app.image.clone(), planning.proposal.image()?.clone()))
     };
     writing.iter().map(image).collect()
+}
+
+/// What is noted of a commit before it is pushed; nothing of one by a person's word.
+fn intent(base: &Revision, landed: &Landed) -> Option<(EnvironmentName, Channel, Intent)> {
+    let (environment, channel, commit) = landed.automatic.clone()?;
+    Some((environment, channel, Intent { base: base.clone(), commit }))
 }
 
 /// Each job's commits by id, in the order in which they were chained.

@@ -6,6 +6,36 @@ use fabrique_core::memory::{Committed, Intent, Memory};
 use crate::committer::Landed;
 use crate::writeback::Proposal;
 
+/// Notes commits that are about to be pushed: all of them, or none where one would replace an intent that is not among those
+/// `noted` before for the same write, and whose outcome is therefore unread.
+pub(crate) fn intend(
+    memory: &mut Memory,
+    noted: &[Revision],
+    intents: &[(EnvironmentName, Channel, Intent)],
+) {
+    let is_known = |intent: &Intent| intent.commit.commit.as_ref().is_some_and(|of| noted.contains(of));
+    let is_free = |(environment, channel, _): &(EnvironmentName, Channel, Intent)| {
+        memory.channel(environment, *channel).intent.as_ref().is_none_or(is_known)
+    };
+    if !intents.iter().all(is_free) {
+        return;
+    }
+    for (environment, channel, intent) in intents {
+        memory.channel_mut(environment, *channel).intent = Some(intent.clone());
+    }
+}
+
+/// The environment of which `memory` holds another intent than the one that was to be noted.
+pub(crate) fn unread<'i>(
+    memory: &Memory,
+    intents: &'i [(EnvironmentName, Channel, Intent)],
+) -> Option<&'i EnvironmentName> {
+    let is_noted = |(environment, channel, intent): &&(EnvironmentName, Channel, Intent)| {
+        memory.channel(environment, *channel).intent.as_ref() == Some(intent)
+    };
+    intents.iter().find(|intent| !is_noted(intent)).map(|(environment, ..)| environment)
+}
+
 /// What `memory` learns of the commits that are on the branch now, of all that were `noted` as intents for them.
 pub(crate) fn remember(memory: &mut Memory, noted: &[Revision], proposal: &Proposal, landed: &[Landed]) {
     forget(memory, noted);
@@ -117,6 +147,13 @@ mod tests {
             &[Landed { commit: revision('c'), automatic: None }],
         );
         assert_eq!(memory.channel(&prod, Channel::Image).intent, Some(intent('d')));
+        let mine = |channel| (prod.clone(), channel, intent('f'));
+        intend(&mut memory, &[revision('e')], &[mine(Channel::Infra), mine(Channel::Image)]);
+        assert_eq!(memory.channel(&prod, Channel::Infra).intent, Some(intent('e')), "all of them, or none");
+        assert_eq!(unread(&memory, &[mine(Channel::Image)]), Some(&prod));
+        intend(&mut memory, &[revision('d'), revision('e')], &[mine(Channel::Image)]);
+        assert_eq!(unread(&memory, &[mine(Channel::Image)]), None, "of the round before, which was refused");
+        memory.channel_mut(&prod, Channel::Image).intent = Some(intent('d'));
         forget(&mut memory, &[revision('e'), revision('f')]);
         assert_eq!(memory.channel(&prod, Channel::Image).intent, Some(intent('d')));
         assert_eq!(memory.channel(&prod, Channel::Infra).intent, None);

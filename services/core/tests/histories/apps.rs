@@ -145,10 +145,6 @@ impl Apps {
         std::iter::successors(Some(id), |id| self.commits[*id].parent)
     }
 
-    pub(crate) fn contains(&self, tip: AppsId, id: AppsId) -> bool {
-        self.history(tip).any(|at| at == id)
-    }
-
     /// Makes a commit in somebody's clone; the forge does not know it before a push.
     pub(crate) fn commit(
         &mut self,

@@ -203,31 +203,28 @@ fn taken_back(
     Some(step(world, number(&removed.revision), candidate, part))
 }
 
-/// Brings `memory` up to what the forge knows, read at `tip`: intents end as committed or as never
-/// happened, and a newer automatic commit in the branch's history is learnt.
+/// Brings `memory` up to what is known at `tip`, by the memory's own rules: intents end as committed or as given up,
+/// one that was given up is recognised where its value shows, and the branch's history is asked once in a memory's life.
 pub(crate) fn read_back(world: &World, tip: AppsId, memory: &mut Memory) {
     for index in 0..world.setup.environments.len() {
         for channel in [Channel::Image, Channel::Infra] {
             let known = memory.channel_mut(&environment_name(index), channel);
-            if let Some(intent) = known.intent.take() {
+            if let Some(intent) = &known.intent {
                 let commit = intent.commit.commit.as_ref().map(number);
-                if commit.is_some_and(|id| world.apps.is_pushed(id)) {
-                    known.committed = Some(intent.commit);
-                }
+                known.resolve_intent(commit.is_some_and(|id| world.apps.is_pushed(id)));
             }
-            let newest = world.apps.history(tip).find_map(|id| {
+            if let Some(shown) = &world.apps.at(tip).environments[index].channel(channel).shown {
+                known.recognise(&revision(shown.revision), shown.digest.as_ref());
+            }
+            if known.committed.is_some() || known.asked_git {
+                continue;
+            }
+            known.asked_git = true;
+            known.committed = world.apps.history(tip).find_map(|id| {
                 let automatic = world.apps.at(id).automatic.as_ref()?;
-                (automatic.environment == index && automatic.channel == channel).then_some((id, automatic))
+                let here = automatic.environment == index && automatic.channel == channel;
+                here.then(|| committed(id, automatic))
             });
-            let Some((id, automatic)) = newest else { continue };
-            let learnt = known
-                .committed
-                .as_ref()
-                .and_then(|committed| committed.commit.as_ref())
-                .is_some_and(|commit| world.apps.contains(number(commit), id));
-            if !learnt {
-                known.committed = Some(committed(id, automatic));
-            }
         }
     }
 }

@@ -416,6 +416,19 @@ impl Step<'_> {
             .filter_map(|id| Some((*id, self.world.apps.at(*id).automatic.clone()?)))
             .collect();
         let base = apps_revision(draft.sight.base);
+        let memory = &self.world.memory.value;
+        let is_unread = |(_, automatic): &(AppsId, Automatic)| {
+            let name = environment_name(automatic.environment);
+            memory.channel(&name, automatic.channel).intent.is_some()
+        };
+        if intents.iter().any(is_unread) {
+            self.log("finds an intent that nobody has read back, and gives the app back undone");
+            if !self.is_overtaken() {
+                let undone = self.world.work.value.released(self.world.work.value.done);
+                self.world.work.update(|record| *record = undone);
+            }
+            return false;
+        }
         self.world.memory.update(|memory| {
             for (id, automatic) in &intents {
                 let name = environment_name(automatic.environment);
@@ -432,6 +445,7 @@ impl Step<'_> {
         let tip = draft.commits.last().copied().unwrap_or(draft.sight.base);
         if !self.world.apps.push(draft.sight.base, tip) {
             self.log(&format!("is refused: cluster/apps is not at a{} any more", draft.sight.base));
+            self.forget(&draft.commits);
             self.job.at = self.again();
             return;
         }
@@ -444,6 +458,19 @@ impl Step<'_> {
         } else {
             self.job.at = At::Settle;
         }
+    }
+
+    /// These commits are not on the branch, for certain: nobody has to read them back.
+    fn forget(&mut self, commits: &[AppsId]) {
+        let is_known = |intent: &mut Intent| {
+            intent.commit.commit.as_ref().is_some_and(|commit| commits.contains(&number(commit)))
+        };
+        self.world.memory.update(|memory| {
+            for environment in memory.environments.values_mut() {
+                drop(environment.image.intent.take_if(is_known));
+                drop(environment.infra.intent.take_if(is_known));
+            }
+        });
     }
 
     fn again(&self) -> At {
