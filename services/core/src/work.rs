@@ -46,6 +46,9 @@ pub struct Seen {
     /// A digest of the contract, where there is one and the app declares what it needs of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<Digest>,
+    /// Whether something that is rendered of it could not follow: every look tries again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
 }
 
 /// A wait decided at some generation. A newer wake ends it, so that a fresh push never waits for the
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_stays_until_another_look_ends() {
-        let seen = Some(Seen { files: Digest::of(b"files"), contract: None });
+        let seen = Some(Seen { files: Digest::of(b"files"), contract: None, open: true });
         let record = WorkRecord::default().having_seen(seen.clone()).claimed_by("w");
         assert_eq!(record.released_unserved(3).seen, seen, "nobody looked");
         assert_eq!(record.released(Generation(1)).having_seen(None).seen, None);
@@ -183,6 +186,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<WorkRecord>(&stored).unwrap(), record);
         let former = serde_json::from_str::<WorkRecord>(r#"{"token":1,"done":2}"#).unwrap();
         assert_eq!(former.seen, None, "of a worker that noted nothing");
+        let files = Digest::of(b"files");
+        let former = serde_json::from_str::<Seen>(&format!(r#"{{"files":"{files}"}}"#)).unwrap();
+        assert_eq!(former, Seen { files, contract: None, open: false });
     }
 
     #[test]

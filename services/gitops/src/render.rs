@@ -193,36 +193,55 @@ pub fn along(
     Ok(planned)
 }
 
-/// Whether the Application of an environment is another one than is rendered for what is registered and deployed now. `standing`
-/// are the Applications of `tree`.
+/// What an Application does not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lags {
+    /// The image that is deployed.
+    Image,
+    /// The revision of the overlay that is deployed.
+    Overlay,
+    /// Something else of what is rendered here: the registration was edited, or others render in another way.
+    Otherwise,
+}
+
+/// How the Application of an environment lags behind what is rendered for what is registered and deployed now; nothing where it
+/// does not. `standing` are the Applications of `tree`.
 ///
-/// Its wave is left aside: it moves with the commits of other apps. One that a person wrote, and one that may not be rendered
-/// as it is registered, never lag.
+/// Its wave is left aside: it moves with the commits of other apps. What it says that it needs is taken from it: that is read of
+/// the app's declaration, and not here. One that a person wrote, and one that may not be rendered as it is registered, never lag.
 #[must_use]
 pub fn lags(
     tree: &Tree,
     (registrations, standing): (&Registrations, &Standing),
     (app, environment): (&App, &EnvironmentName),
     settings: &Settings,
-) -> bool {
+) -> Option<Lags> {
     let file = layout::application_of(&app.name, environment);
     let stands = tree.content(&file).filter(|stands| stands.starts_with(MARK.as_bytes()));
     let place = app.environments.iter().find(|place| place.name == *environment);
-    let (Some(stands), Some(place)) = (stands, place) else { return false };
+    let (stands, place) = (String::from_utf8_lossy(stands?), place?);
     if standing.owner(&file).is_some_and(|owner| owner != (&app.name, environment)) {
-        return false;
+        return None;
     }
-    let own = Needs { apps: standing.needs_of(&app.name), ..Needs::default() };
+    let own = Needs { apps: standing.needs_in(&file), ..Needs::default() };
     let needs = BTreeMap::from([(&app.name, own)]);
     let order = Order::of(&needs);
     let (standing, claims, contract) = (Standing::default(), Claims::new(), None);
     let ground = Ground { tree, registrations, settings, needs, order, standing, claims, contract };
     if ground.misplaced(app, place).is_some() {
-        return false;
+        return None;
     }
-    let Ok(Some(rendered)) = application::render(&ground, app, place) else { return false };
-    let stands = String::from_utf8_lossy(stands);
-    !application::without_wave(&stands).eq(application::without_wave(&rendered))
+    let rendered = application::render(&ground, app, place).ok()??;
+    if application::without_wave(&stands).eq(application::without_wave(&rendered)) {
+        return None;
+    }
+    let deployed = composition::load(tree, app, environment).ok()??;
+    let lacks = |shown: Option<&str>| shown.is_some_and(|it| rendered.contains(it) && !stands.contains(it));
+    if lacks(deployed.image.deployed.as_ref().map(|image| image.digest.as_str())) {
+        return Some(Lags::Image);
+    }
+    let overlay = deployed.infra.deployed.as_ref().map(|infra| infra.revision.as_str());
+    Some(if lacks(overlay) { Lags::Overlay } else { Lags::Otherwise })
 }
 
 /// Everything that an Application is rendered from.

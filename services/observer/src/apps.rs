@@ -57,7 +57,7 @@ impl Apps {
             let path = RelPath::parse(contract::FILE_NAME).ok()?;
             self.tree.read(&path).ok()?.map(|bytes| Digest::of(bytes))
         });
-        Seen { files: Digest::of(&files), contract }
+        Seen { files: Digest::of(&files), contract, open: false }
     }
 
     /// Reads the Applications as those of `before` were, where they were: only what changed since.

@@ -8,6 +8,7 @@ use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
 use fabrique_core::work::{Due, Seen, WorkItem, WorkRecord};
 
+use crate::Depth;
 use crate::leases::Holder;
 
 /// One app as a sweep finds it.
@@ -67,13 +68,18 @@ impl Standing<'_> {
 }
 
 /// What is other than the last look at an app saw it. Nothing for one that nobody has looked at, or by a worker that noted
-/// nothing: what it needs shows by itself.
-pub(crate) fn unseen(last: Option<&Seen>, now: &Seen) -> Option<&'static str> {
+/// nothing: what it needs shows by itself. What could not follow is told by the full sweeps: what a person mends elsewhere, as in
+/// a registry, wakes nobody.
+pub(crate) fn unseen(last: Option<&Seen>, now: &Seen, depth: Depth) -> Option<&'static str> {
     let last = last?;
     if last.files != now.files {
         return Some("its files in cluster/apps changed since a worker looked");
     }
-    (last.contract != now.contract).then_some("contract.yaml changed since a worker looked")
+    if last.contract != now.contract {
+        return Some("contract.yaml changed since a worker looked");
+    }
+    (last.open && depth == Depth::Full)
+        .then_some("what is rendered of it could not follow when a worker looked")
 }
 
 /// Why an app is to be woken whose holder has not moved its record for this long.
@@ -175,7 +181,9 @@ mod tests {
         let seen = |files: &[u8], contract: Option<&[u8]>| Seen {
             files: Digest::of(files),
             contract: contract.map(Digest::of),
+            open: false,
         };
+        let unseen = |last: Option<&Seen>, now: &Seen| unseen(last, now, Depth::Heads);
         let now = seen(b"b", Some(b"2"));
         assert_eq!(unseen(None, &now), None);
         assert_eq!(unseen(Some(&now), &now), None);
@@ -191,6 +199,15 @@ mod tests {
         assert_eq!(standing(waiting(item(4, 3)), Holder::Nobody).as_deref(), Some("it changed"));
         assert_eq!(standing(item(4, 3), Holder::Nobody), None, "it is due");
         assert_eq!(standing(item(3, 3), Holder::Working), None, "it is read again before it is given back");
+    }
+
+    #[test]
+    fn what_could_not_follow_is_tried_again_by_full_sweeps_and_not_by_each() {
+        let seen = Seen { files: Digest::of(b"a"), contract: None, open: false };
+        let open = Seen { open: true, ..seen.clone() };
+        assert_eq!(unseen(Some(&open), &seen, Depth::Heads), None);
+        assert!(unseen(Some(&open), &seen, Depth::Full).unwrap().contains("could not follow"));
+        assert_eq!(unseen(Some(&seen), &seen, Depth::Full), None);
     }
 
     #[test]

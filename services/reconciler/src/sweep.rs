@@ -332,7 +332,8 @@ impl Reconciler {
     /// What a person changed of the app since a worker looked. What a worker changed itself while this sweep read is not
     /// told: its record moved.
     async fn edited(&self, app: &App, round: &Round, item: &WorkItem) -> PortResult<Option<&'static str>> {
-        let Some(edited) = judge::unseen(item.record.seen.as_ref(), &round.apps.seen_of(app)) else {
+        let Some(edited) = judge::unseen(item.record.seen.as_ref(), &round.apps.seen_of(app), round.depth)
+        else {
             return Ok(None);
         };
         let (_, _, revision) = self.ports.board.work_of(&app.name).await?;

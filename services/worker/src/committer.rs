@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::applications::{self, Along};
 use crate::config::Ports;
-use crate::follow::{self, Ground};
+use crate::follow::{self, Ground, Moved};
 use crate::memory::AppMemory;
 use crate::migrations;
 use crate::outcome::{forget, intend, remember, unread};
@@ -51,7 +51,7 @@ pub(crate) enum Task {
     Repair,
     /// Bring in line what an edit of a composition or a registration left behind, and of the contract, where that moved:
     /// a person's word as well.
-    Follow { contract_moved: bool },
+    Follow { moved: Moved },
 }
 
 /// A channel that was not written, and why.
@@ -307,8 +307,8 @@ impl Rounds {
                 }
                 Ok(proposal)
             }
-            Task::Follow { contract_moved } => {
-                let ground = Ground { contract_moved: *contract_moved, ..ground };
+            Task::Follow { moved } => {
+                let ground = Ground { moved: *moved, ..ground };
                 follow::propose(ground, &job.memory.get().await).await
             }
             Task::ReleaseHolds => Ok(release_holds(tree, app)),

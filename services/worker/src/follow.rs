@@ -5,7 +5,9 @@
 //! the rest follows. Git tells them apart: the files show what the composition said when one of them changed last.
 //!
 //! What is rendered follows by the same commit: the Application of an edited registration, and, where the contract moved, what
-//! runs before a sync and what the cluster provides.
+//! runs before a sync and what the cluster provides. It stops nobody: where it cannot follow, a newer image may be what it waits for.
+
+mod moved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,9 +17,10 @@ use fabrique_core::id::{Channel, EnvironmentName, RelPath};
 use fabrique_core::memory::Memory;
 use fabrique_core::verdict::Verdict;
 use fabrique_core::view::EnvironmentView;
+use fabrique_core::work::Seen;
 use fabrique_gitops::head::{self, Bindings, EnvironmentHead};
 use fabrique_gitops::plan::{self, Lag, Plan, Planned};
-use fabrique_gitops::render::{self, Settings, migrations};
+use fabrique_gitops::render::{self, Lags, Settings, migrations};
 use fabrique_gitops::{Finding, Refusal, Tree, composition, layout};
 use fabrique_observer::Apps;
 use fabrique_observer::declared::needs_at;
@@ -25,7 +28,7 @@ use fabrique_observer::migrations::rendered_at;
 use fabrique_ports::deployments::Deployments;
 use fabrique_ports::registry::Registry;
 use fabrique_ports::source::SourceHistory;
-use fabrique_ports::{PortError, PortResult};
+use fabrique_ports::{Fault, Peer, PortError, PortResult};
 
 use crate::applications::Along;
 use crate::committer::{Refused, Task, Written};
@@ -33,11 +36,23 @@ use crate::config::Ports;
 use crate::session::Session;
 use crate::writeback::{Proposal, Staged, collect};
 
+pub(crate) use moved::Moved;
+
 /// An environment whose files do not show its composition, or may not.
 struct Suspect {
     environment: EnvironmentName,
-    /// Whether bindings do not.
-    drifts: bool,
+    by: By,
+}
+
+/// What makes it one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Bindings that show something else.
+    Bindings,
+    /// Another revision of the overlay than automation copied last.
+    Copy,
+    /// What is rendered alone.
+    Rendered,
 }
 
 /// How an environment follows.
@@ -57,15 +72,15 @@ pub(crate) struct Ground<'a> {
     pub(crate) apps: &'a Apps,
     pub(crate) app: &'a App,
     pub(crate) render: Option<&'a Settings>,
-    /// Whether the contract is another one than at the last look, so that rendered files may show the one before.
-    pub(crate) contract_moved: bool,
+    /// What is other than at the last look, so that rendered files may show what was before.
+    pub(crate) moved: Moved,
 }
 
 impl<'a> Ground<'a> {
     pub(crate) fn of(ports: &'a Ports, apps: &'a Apps, app: &'a App, render: Option<&'a Settings>) -> Self {
         let (source, deployments) = (ports.source.as_ref(), ports.deployments.as_ref());
         let registry = ports.registry.as_ref();
-        Self { source, deployments, registry, apps, app, render, contract_moved: false }
+        Self { source, deployments, registry, apps, app, render, moved: Moved::default() }
     }
 }
 
@@ -76,8 +91,10 @@ pub(crate) struct Followed {
     pub(crate) landed: bool,
     /// The environments in which it was not, and why: automation leaves them alone.
     left: BTreeMap<EnvironmentName, String>,
-    /// A peer that did not answer, to be asked again.
+    /// A peer that did not answer, or refuses, to be asked again.
     pub(crate) unanswered: Option<PortError>,
+    /// Whether something that is rendered could not follow.
+    open: bool,
 }
 
 impl Followed {
@@ -89,43 +106,67 @@ impl Followed {
             seen.infra.trouble = Some(why.clone());
         }
     }
+
+    /// What a look read, with what it could not have follow.
+    pub(crate) fn noted_in(&self, seen: Seen) -> Seen {
+        Seen { open: self.open, ..seen }
+    }
+}
+
+/// What is to follow at a look.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Environments, and whether files have to: what is rendered is not what a person's word waits for.
+    files: BTreeMap<EnvironmentName, bool>,
+    /// Whether the files of another one keep what is rendered there from following another contract.
+    stuck: bool,
+}
+
+impl Wanted {
+    /// Takes from what was `refused` what stops its environment, and notes what is left open. Files that follow bring nothing of
+    /// another contract along: the look after them does.
+    fn left(&self, moved: Moved, refused: &[Refused]) -> (BTreeMap<EnvironmentName, String>, bool) {
+        let has_files = |place: &EnvironmentName| self.files.get(place).copied().unwrap_or_default();
+        let of_files = refused.iter().filter(|(place, ..)| has_files(place));
+        let left = of_files.map(|(place, _, verdict)| (place.clone(), why(verdict))).collect();
+        let behind = moved.contract && (self.stuck || self.files.values().any(|files| *files));
+        (left, behind || refused.iter().any(|(place, ..)| !has_files(place)))
+    }
+
+    /// Those whose files have to follow, and why they do not.
+    fn all_left(&self, why: &str) -> BTreeMap<EnvironmentName, String> {
+        let files = self.files.iter().filter(|(_, files)| **files);
+        files.map(|(place, _)| (place.clone(), why.to_owned())).collect()
+    }
 }
 
 impl Session {
-    /// Has what a person's edit of a composition left behind follow.
-    pub(crate) async fn follow(&mut self, app: &App, apps: &Apps) -> Followed {
+    /// Has what a person's edit left behind follow. `moved` is what is other than at the last look.
+    pub(crate) async fn follow(&mut self, app: &App, apps: &Apps, moved: Moved) -> Followed {
         let context = Arc::clone(&self.context);
-        let contract_moved = self.contract_moved;
         let ground = Ground::of(&context.ports, apps, app, context.config.render.as_ref());
-        let ground = Ground { contract_moved, ..ground };
+        let ground = Ground { moved, ..ground };
         let suspects = suspects(ground, &self.memory.get().await);
         match self.try_follow(ground, &suspects).await {
-            Ok(followed) => {
-                self.contract_moved = false;
-                followed
-            }
+            Ok(followed) => followed,
             // Everything else about the app may go on.
             Err(error) => {
                 tracing::warn!(app = %app.name, %error, "edited compositions cannot be followed now");
                 let why = format!("whether its composition was edited cannot be told now: {error}");
-                let left = suspects.into_iter().map(|suspect| (suspect.environment, why.clone()));
-                Followed { left: left.collect(), unanswered: Some(error), ..Followed::default() }
+                let of_files = suspects.into_iter().filter(|suspect| suspect.by != By::Rendered);
+                let left = of_files.map(|suspect| (suspect.environment, why.clone())).collect();
+                Followed { left, unanswered: Some(error), open: true, landed: false }
             }
         }
     }
 
     async fn try_follow(&mut self, ground: Ground<'_>, suspects: &[Suspect]) -> PortResult<Followed> {
-        let (mut wanted, tree) = (BTreeSet::new(), &ground.apps.tree);
-        for suspect in suspects {
-            if !matches!(following(ground, tree, suspect).await?, Ok(None)) {
-                wanted.insert(suspect.environment.clone());
-            }
-        }
-        if wanted.is_empty() {
-            return Ok(Followed::default());
+        let wanted = wanted(ground, suspects).await?;
+        if wanted.files.is_empty() {
+            return Ok(Followed { open: wanted.stuck, ..Followed::default() });
         }
         let (app, mut followed) = (ground.app, Followed::default());
-        let task = Task::Follow { contract_moved: ground.contract_moved };
+        let task = Task::Follow { moved: ground.moved };
         let refused = match self.context.committer.write(task, Arc::clone(&self.memory)).await? {
             Written::Done { commits, refused, .. } => {
                 if let Some(landed) = commits.last() {
@@ -137,20 +178,44 @@ impl Session {
                 refused
             }
             Written::Denied(why) => {
-                let denied = |environment| (environment, Channel::Image, Verdict::Trouble(why.clone()));
-                wanted.into_iter().map(denied).collect()
+                let why = format!("{why} (check `gitea.apps_token` and what its user may do)");
+                let (left, denied) = (wanted.all_left(&why), PortError::new(Peer::Git, Fault::Denied, why));
+                return Ok(Followed { left, unanswered: Some(denied), open: true, landed: false });
             }
             // Whoever looks next says so.
-            Written::Unregistered(_) | Written::Lost => Vec::new(),
+            Written::Unregistered(_) | Written::Lost => {
+                return Ok(Followed { open: true, ..Followed::default() });
+            }
         };
         // The same is told once, however often this session looks.
         if refused != self.unfollowed {
             self.nothing_written(&refused);
         }
-        followed.left = refused.iter().map(|(place, _, verdict)| (place.clone(), why(verdict))).collect();
+        (followed.left, followed.open) = wanted.left(ground.moved, &refused);
         self.unfollowed = refused;
         Ok(followed)
     }
+}
+
+/// What has to follow on the state of the ground.
+async fn wanted(ground: Ground<'_>, suspects: &[Suspect]) -> PortResult<Wanted> {
+    let Ground { apps, app, .. } = ground;
+    let mut wanted = Wanted::default();
+    for suspect in suspects {
+        let files = match following(ground, &apps.tree, suspect).await? {
+            Ok(None) => continue,
+            Ok(Some(Following::Application)) => false,
+            Ok(Some(Following::Files(_))) => true,
+            Err(_) => suspect.by != By::Rendered,
+        };
+        wanted.files.insert(suspect.environment.clone(), files);
+    }
+    wanted.stuck = ground.moved.contract
+        && head::observe(&apps.tree, app).iter().any(|seen| {
+            let is_idle = seen.bindings != Bindings::Agree && !wanted.files.contains_key(&seen.environment);
+            is_idle && apps.applications().has(&app.name, &seen.environment)
+        });
+    Ok(wanted)
 }
 
 fn why(verdict: &Verdict) -> String {
@@ -209,11 +274,17 @@ pub(crate) async fn comes_first(
         let tree = &ground.apps.tree;
         let planned = match following(ground, tree, &suspect).await? {
             Ok(None) => continue,
-            // The automatic commit brings it along, and loses no word of the composition.
-            Ok(Some(Following::Application)) => match missing_image(ground, tree, environment).await? {
-                None => continue,
-                Some(refusal) => Err(refusal),
-            },
+            // The automatic commit brings it along, and loses no word of the composition. Beside an overlay alone an
+            // Application could come to name an image that nobody has; another image takes its place.
+            Ok(Some(Following::Application)) => {
+                if channels.contains(&Channel::Image) || lags(ground, environment) != Some(Lags::Image) {
+                    continue;
+                }
+                match missing_image(ground, tree, environment).await? {
+                    None => continue,
+                    Some(refusal) => Err(refusal),
+                }
+            }
             Ok(Some(files)) => {
                 plan_of(ground, tree, environment, files, &mut Along::of(&ground.app.name, None)).await?
             }
@@ -260,7 +331,9 @@ async fn plan_of(
     };
     let planned = match planned {
         // An overlay that is the same at both revisions: the Application names another one all the same.
-        Ok(None) if lags(ground, environment) => plan::follow_with_nothing(tree, app, environment).map(Some),
+        Ok(None) if may_lag(ground, environment) => {
+            plan::follow_with_nothing(tree, app, environment).map(Some)
+        }
         planned => planned,
     };
     match planned {
@@ -355,22 +428,30 @@ async fn following(
     });
     Ok(lag.map(|lag| match lag {
         Some(lag) => Some(Following::Files(lag)),
-        None => (!suspect.drifts && may_lag(ground, environment)).then_some(Following::Application),
+        None => {
+            (suspect.by != By::Bindings && may_lag(ground, environment)).then_some(Following::Application)
+        }
     }))
 }
 
-/// Whether the Application does not show what is deployed and registered.
-fn lags(ground: Ground<'_>, environment: &EnvironmentName) -> bool {
+/// How the Application does not show what is deployed and registered.
+fn lags(ground: Ground<'_>, environment: &EnvironmentName) -> Option<Lags> {
     let Ground { apps, app, render, .. } = ground;
     let known = (&apps.registrations, apps.applications());
-    render.is_some_and(|settings| render::lags(&apps.tree, known, (app, environment), settings))
+    render::lags(&apps.tree, known, (app, environment), render?)
 }
 
-/// Whether it does not, or something beside it may not show the contract.
+/// Whether it is to follow. Of one that shows what is deployed, only what moved tells: another worker, that renders it in another
+/// way, would undo what this one writes.
 fn may_lag(ground: Ground<'_>, environment: &EnvironmentName) -> bool {
-    let Ground { apps, app, render, contract_moved, .. } = ground;
-    let is_rendered = || apps.applications().has(&app.name, environment);
-    lags(ground, environment) || (contract_moved && render.is_some() && is_rendered())
+    let Ground { apps, app, render, moved, .. } = ground;
+    let is_rendered = || render.is_some() && apps.applications().has(&app.name, environment);
+    match lags(ground, environment) {
+        Some(Lags::Image | Lags::Overlay) => true,
+        Some(Lags::Otherwise) if moved.files => true,
+        // What is beside it may show the contract before.
+        Some(Lags::Otherwise) | None => moved.contract && is_rendered(),
+    }
 }
 
 /// The environments that may have something left behind, without asking anybody.
@@ -382,10 +463,10 @@ fn suspects(ground: Ground<'_>, memory: &Memory) -> Vec<Suspect> {
         let copied = memory.channel(&environment, Channel::Infra).committed;
         let other_copy = infra.zip(copied).is_some_and(|(infra, copied)| infra.revision != copied.revision);
         match &seen.bindings {
-            Bindings::Drift(_) => Some(Suspect { environment, drifts: true }),
+            Bindings::Drift(_) => Some(Suspect { environment, by: By::Bindings }),
+            Bindings::Agree if other_copy => Some(Suspect { environment, by: By::Copy }),
             Bindings::Agree => {
-                let suspect = other_copy || may_lag(ground, &environment);
-                suspect.then_some(Suspect { environment, drifts: false })
+                may_lag(ground, &environment).then_some(Suspect { environment, by: By::Rendered })
             }
             Bindings::AwaitOverlay | Bindings::Broken(_) => None,
         }

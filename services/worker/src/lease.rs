@@ -106,13 +106,14 @@ impl Lease {
         self.place = None;
     }
 
-    /// Gives the app back still due, and not behind others unless it was served.
-    pub(crate) async fn release_undone(self) -> PortResult<()> {
+    /// Gives the app back still due, and not behind others unless it was served. What was followed of `seen` is so all the same:
+    /// the next look would follow it again.
+    pub(crate) async fn release_undone(self, seen: Option<Seen>) -> PortResult<()> {
         let record = match self.place {
             Some(place) => self.record.released_unserved(place),
             None => self.record.released(self.record.done),
         };
-        self.give_back(record).await
+        self.give_back(record.having_seen(seen)).await
     }
 
     async fn give_back(self, record: WorkRecord) -> PortResult<()> {
@@ -219,6 +220,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use async_trait::async_trait;
+    use fabrique_core::id::Digest;
     use fabrique_ports::bus::BoardChange;
     use fabrique_ports::{Fault, Peer, PortError};
     use futures::stream::BoxStream;
@@ -304,6 +306,15 @@ mod tests {
         lease.release(Generation(1), None).await.unwrap();
         let record = board.record().0.clone();
         assert_eq!((record.holder, record.done), (None, Generation(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_seen_is_noted_also_where_the_work_is_not_done() {
+        let board = Arc::new(OneRecord::default());
+        let seen = Seen { files: Digest::of(b"files"), contract: None, open: false };
+        claimed(&board).await.release_undone(Some(seen.clone())).await.unwrap();
+        let record = board.record().0.clone();
+        assert_eq!((record.seen, record.done), (Some(seen), Generation(0)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,7 +24,7 @@ use crate::board::BoardView;
 use crate::building::{self, Build, Ended, Finished};
 use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
-use crate::follow::Followed;
+use crate::follow::{Followed, Moved};
 use crate::lease::Lease;
 use crate::measure;
 use crate::memory::AppMemory;
@@ -83,10 +83,8 @@ pub(crate) struct Session {
     pub(crate) told: Option<Revision>,
     /// The edited compositions that were refused at the last look, and why.
     pub(crate) unfollowed: Vec<Refused>,
-    /// What the last look read of the app in `cluster/apps`.
+    /// What the last look read of the app in `cluster/apps`, whoever's that was.
     seen: Option<Seen>,
-    /// Whether the contract is another one than before, and what it makes of this app's rendered files is still open.
-    pub(crate) contract_moved: bool,
 }
 
 /// What was asked for ahead of a look.
@@ -134,11 +132,12 @@ pub(crate) async fn run(context: Arc<Context>, item: WorkItem, slot: Option<Slot
     let memory = match AppMemory::read(Arc::clone(&context.ports.memories), &app, Some(lease.fence())).await {
         Ok(memory) => memory,
         Err(error) => {
-            drop(lease.release_undone().await);
+            let seen = lease.seen().cloned();
+            drop(lease.release_undone(seen).await);
             return SessionEnd::Failed(error);
         }
     };
-    let trace = context.board.wanted(&app).trace;
+    let (trace, seen) = (context.board.wanted(&app).trace, lease.seen().cloned());
     Session {
         context,
         lease,
@@ -148,8 +147,7 @@ pub(crate) async fn run(context: Arc<Context>, item: WorkItem, slot: Option<Slot
         pending: Mutex::default(),
         told: None,
         unfollowed: Vec::new(),
-        seen: None,
-        contract_moved: false,
+        seen,
     }
     .run(&app)
     .await
@@ -166,7 +164,7 @@ impl Session {
             Release::Done(noted) => self.lease.release(noted, self.seen).await,
             Release::Wait(noted, until) => self.lease.release_to_wait(noted, until, self.seen).await,
             Release::Undone(end) => {
-                if let Err(error) = self.lease.release_undone().await {
+                if let Err(error) = self.lease.release_undone(self.seen).await {
                     tracing::warn!(%app, %error, "the app could not be given back; its lease will expire");
                 }
                 return end;
@@ -198,21 +196,20 @@ impl Session {
             let Some(app) = apps.registrations.apps.get(name) else {
                 let wrong = apps.registrations.wrong.get(name);
                 // A registration that cannot be used takes nothing back: what was seen last counts on.
-                let seen = || self.lease.seen().cloned();
-                self.seen = wrong.and(self.seen.take().or_else(seen));
+                self.seen = wrong.and(self.seen.take());
                 self.without_registration(name, wrong, wanted.named).await?;
                 return Ok(Release::Done(noted));
             };
             let seen = apps.seen_of(app);
             if look == 0 {
-                self.contract_moved = self.lease.seen().is_some_and(|last| last.contract != seen.contract);
                 let (config, claim) =
                     (&self.context.config, (self.lease.token(), self.context.ambient.now()));
                 settle(&self.context.ports, &config.apps_repo, app, &apps, &self.memory, claim).await?;
                 self.leave_source(app).await;
             }
-            self.seen = Some(seen);
-            let followed = self.follow(app, &apps).await;
+            let moved = Moved::since(self.seen.as_ref(), &seen);
+            let followed = self.follow(app, &apps, moved).await;
+            self.seen = Some(followed.noted_in(seen));
             if followed.landed {
                 continue;
             }

@@ -102,10 +102,13 @@ impl Standing {
         self.owner(&layout::application_of(app, environment)) == Some((app, environment))
     }
 
-    /// What an app needs by its rendered files.
-    pub(super) fn needs_of(&self, app: &AppName) -> BTreeSet<AppName> {
-        let own = self.ours().filter(|(_, ours)| ours.app == *app);
-        own.flat_map(|(_, ours)| ours.needs.iter().cloned()).collect()
+    /// What an app needs by one of its rendered files.
+    pub(super) fn needs_in(&self, path: &RelPath) -> BTreeSet<AppName> {
+        self.files
+            .get(path)
+            .and_then(|file| file.says.ours())
+            .map(|ours| ours.needs.clone())
+            .unwrap_or_default()
     }
 
     /// What each app needs by its rendered files.

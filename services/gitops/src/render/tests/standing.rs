@@ -21,15 +21,16 @@ fn a_next_tree_has_only_those_applications_read_that_changed() {
     assert!(known.on(&gone).present().is_empty());
 }
 
+/// How the Application of an environment lags, as a tree is.
+fn lags_in(tree: &Tree, name: &str, environment: &str) -> Option<Lags> {
+    let (registrations, standing) = (load(tree), Standing::of(tree));
+    let place = (&registrations.apps[&app(name)], &EnvironmentName::parse(environment).unwrap());
+    lags(tree, (&registrations, &standing), place, &settings())
+}
+
 #[test]
 fn an_application_lags_once_what_it_is_rendered_from_is_another_and_never_for_its_wave_alone() {
-    let prod = EnvironmentName::parse("prod").unwrap();
-    let lags = |tree: &Tree, name: &str| {
-        let registrations = load(tree);
-        let standing = Standing::of(tree);
-        let app = &registrations.apps[&app(name)];
-        super::lags(tree, (&registrations, &standing), (app, &prod), &settings())
-    };
+    let lags = |tree: &Tree, name: &str| lags_in(tree, name, "prod").is_some();
     let registered = |more: &str| [plain("b"), overlaid("c", more)].concat();
     let before = tree(registered(""));
     assert!(!lags(&before, "c"), "there is none");
@@ -49,5 +50,44 @@ fn an_application_lags_once_what_it_is_rendered_from_is_another_and_never_for_it
         let registration = &registered(&format!("      application: {{ {chosen} }}\n"))[3];
         let edited = with(&stands, &[(&registration.0, &registration.1)]);
         assert_eq!(lags(&edited, "c"), expected, "{chosen}: one that is not permitted is told by `render`");
+    }
+}
+
+#[test]
+fn an_application_that_names_another_image_or_overlay_is_told_from_one_of_another_form() {
+    let before = tree(overlaid("c", "      application: { source: repository }\n"));
+    let stands = written(&before, &rendered(&before, &BTreeMap::new()));
+    assert_eq!(lags_in(&stands, "c", "prod"), None);
+    let file = "applications/c-prod.yaml";
+    let text = String::from_utf8(stands.content(&path(file)).unwrap().to_vec()).unwrap();
+    let other = DIGEST.replace("2eee", "3fff");
+    for (from, to, expected) in [
+        (DIGEST, other.as_str(), Lags::Image),
+        (REVISION, "2c2ddb30aa2f2c2ddb30aa2f2c2ddb30aa2f2c2d", Lags::Overlay),
+        ("selfHeal: true", "selfHeal: false", Lags::Otherwise),
+    ] {
+        let edited = text.replace(from, to);
+        assert_ne!(edited, text, "{from}");
+        assert_eq!(lags_in(&with(&stands, &[(file, &edited)]), "c", "prod"), Some(expected));
+    }
+}
+
+#[test]
+fn an_environment_that_is_held_at_what_needed_less_rests() {
+    let [registration, composition, manifest] = <[_; 3]>::try_from(plain("c")).unwrap();
+    let both = (registration.0, format!("{}    - name: bench\n", registration.1));
+    let bench = |(file, text): &(String, String)| {
+        (file.replace("/prod/", "/bench/"), text.replace("environment: prod", "environment: bench"))
+    };
+    let files = [bench(&composition), bench(&manifest), both, composition, manifest];
+    let before = tree(files.into_iter().chain(plain("b")).chain(plain("d")));
+    let newer = rendered(&before, &needs(&[("c", &["b", "d"])]));
+    let older = rendered(&before, &needs(&[("c", &["b"])]));
+    let stands = written(&before, &newer);
+    let held = "applications/c-prod.yaml";
+    let stands = with(&stands, &[(held, application(&older, "c-prod"))]);
+    assert_ne!(application(&newer, "c-prod"), application(&older, "c-prod"));
+    for environment in ["prod", "bench"] {
+        assert_eq!(lags_in(&stands, "c", environment), None, "{environment}");
     }
 }
