@@ -361,6 +361,15 @@ async fn a_right_that_is_taken_away_during_a_build_makes_a_dead_letter_that_is_r
     assert_eq!(scene.fabrique.logged(BUILDING), 1, "the recorded image is adopted");
 }
 
+/// Has the registry lose the image of `revision` once it is tagged: a tag that comes later would bring it back.
+async fn lose_recorded(scene: &Scene, revision: &str) {
+    let registry = scene.stage.bed.registry();
+    let recorded = wait_until("the recorded image to be tagged", LONG, || async {
+        registry.digest("citation", &revision[..12]).await.ok().flatten()
+    });
+    scene.stage.delete_manifest("citation", &recorded.await.unwrap()).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_the_registry_lost_before_its_commit_is_built_again() {
     let scene = Scene::set().await;
@@ -368,11 +377,7 @@ async fn an_image_that_the_registry_lost_before_its_commit_is_built_again() {
     let gitea = scene.stage.bed.gitea().peer();
     gitea.kill9().await.unwrap();
     scene.gate.open();
-    let registry = scene.stage.bed.registry();
-    let recorded = wait_until("the recorded image to be tagged", LONG, || async {
-        registry.digest("citation", &revision[..12]).await.ok().flatten()
-    });
-    scene.stage.delete_manifest("citation", &recorded.await.unwrap()).await.unwrap();
+    lose_recorded(&scene, &revision).await;
     scene.fabrique.logs(1, &["looked in vain"]).await.unwrap();
     gitea.start_again().await.unwrap();
     scene.committed_once(&revision).await;
@@ -386,11 +391,7 @@ async fn an_image_that_the_registry_lost_while_its_commit_waited_is_built_again_
     let gitea = scene.stage.bed.gitea().peer();
     gitea.pause().unwrap();
     scene.gate.open();
-    scene.fabrique.logs(1, &["phase=Pushed"]).await.unwrap();
-    let log = scene.fabrique.log();
-    let (_, pushed) = log.split_once("Pushed { digest: Digest(").unwrap();
-    let (pushed, _) = pushed.split_once(')').unwrap();
-    scene.stage.delete_manifest("citation", pushed).await.unwrap();
+    lose_recorded(&scene, &revision).await;
     gitea.resume().unwrap();
     scene.committed_once(&revision).await;
     assert_eq!(scene.fabrique.logged(BUILDING), 2);
