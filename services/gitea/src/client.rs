@@ -126,6 +126,18 @@ impl Gitea {
         path: &Path,
         body: Option<&Value>,
     ) -> Result<Answer, GiteaError> {
+        self.send_within(purpose, method, path, body, self.config.timeouts.request).await
+    }
+
+    /// The same, for what Gitea answers only when it is done: within `limit`.
+    pub(crate) async fn send_within(
+        &self,
+        purpose: Purpose,
+        method: Method,
+        path: &Path,
+        body: Option<&Value>,
+        limit: Duration,
+    ) -> Result<Answer, GiteaError> {
         let purpose = if self.login.is_some() { Purpose::Admin } else { purpose };
         let mut url = path.on(&self.config.base_url)?;
         let request = format!("{method} {}", url.path());
@@ -134,7 +146,8 @@ impl Gitea {
             source: source.without_url(),
         };
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.once(purpose, &method, url.clone(), body)?.send().await.map_err(no_answer)?;
+            let once = self.once(purpose, &method, url.clone(), body)?.timeout(limit);
+            let response = once.send().await.map_err(no_answer)?;
             let status = response.status();
             let object =
                 response.headers().get(OBJECT).and_then(|kind| kind.to_str().ok()).map(str::to_owned);

@@ -1,7 +1,10 @@
 //! Pull mirrors: what is there, what should be, and asking for a fetch.
 //!
-//! Gitea clones while it answers, and goes on when the answer is not waited for any longer. Its own interval is switched
-//! off, so that it fetches when it is told and at no other time.
+//! Gitea clones while it answers, and goes on when the answer is not waited for any longer. What it leaves of a clone that was
+//! cut off looks like one that goes on, but for its age. Its own interval is switched off, so that it fetches when it is told
+//! and at no other time.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fabrique_core::id::RepoName;
@@ -9,6 +12,7 @@ use fabrique_ports::PortResult;
 use fabrique_ports::upstream::{
     AccountRight, MirrorOutcome, Mirrors, RightOutcome, SyncRequest, WantedMirror,
 };
+use jiff::Timestamp;
 use reqwest::{Method, StatusCode};
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
@@ -39,6 +43,9 @@ struct Found {
     mirror_interval: String,
     #[serde(default)]
     original_url: String,
+    /// When it was made, as text.
+    #[serde(default)]
+    created_at: String,
 }
 
 #[async_trait]
@@ -82,7 +89,11 @@ impl Gitea {
             return Ok(MirrorOutcome::Refused(why));
         }
         if found.is_half_made() {
-            return Ok(MirrorOutcome::Cloning);
+            if dry_run || !found.is_older_than(wanted.limit, Timestamp::now()) {
+                return Ok(MirrorOutcome::Cloning);
+            }
+            self.take_back(&wanted.repo).await?;
+            return self.create_mirror(wanted).await;
         }
         if found.is_quiet() {
             return Ok(MirrorOutcome::Present);
@@ -215,10 +226,15 @@ impl Gitea {
             body["auth_password"] = token.expose_secret().into();
         }
         let path = Path::new(["repos", "migrate"]);
-        let answer = self.send(Purpose::Hooks, Method::POST, &path, Some(&body)).await?;
-        // At a conflict somebody else is making it.
-        if !matches!(answer.status, StatusCode::CREATED | StatusCode::CONFLICT) {
-            self.take_back(&wanted.repo).await?;
+        let asked = self.send_within(Purpose::Hooks, Method::POST, &path, Some(&body), wanted.limit).await;
+        let answer = match asked {
+            Ok(answer) if !goes_on(answer.status) => answer,
+            Ok(answer) => return self.under_way(wanted, answer.refused()).await,
+            Err(error) => return self.under_way(wanted, error).await,
+        };
+        if answer.status != StatusCode::CREATED {
+            // Why it could not be made says more than why that stays, of which the next look tells.
+            drop(self.take_back(&wanted.repo).await);
         }
         match answer.status {
             StatusCode::CREATED => {}
@@ -241,8 +257,16 @@ impl Gitea {
         })
     }
 
-    /// Removes what a clone that failed has left: Gitea answers, and keeps a repository with nothing in it, which would
-    /// pass for the mirror.
+    /// What is there after nobody said how a clone ended: it may go on. Where nothing is, `why` is told.
+    async fn under_way(&self, wanted: &WantedMirror, why: GiteaError) -> Result<MirrorOutcome, GiteaError> {
+        match self.repository(&wanted.repo).await {
+            Ok(Some(found)) if found.refusal(wanted).is_none() => Ok(MirrorOutcome::Cloning),
+            Ok(_) | Err(_) => Err(why),
+        }
+    }
+
+    /// Removes what a clone that is over has left: Gitea keeps a repository with nothing in it, which would pass for the
+    /// mirror.
     async fn take_back(&self, repo: &RepoName) -> Result<(), GiteaError> {
         if !self.repository(repo).await?.is_some_and(|left| left.is_half_made()) {
             return Ok(());
@@ -250,8 +274,6 @@ impl Gitea {
         let answer = self.send(Purpose::Hooks, Method::DELETE, &Path::repo(repo), None).await?;
         match answer.status {
             StatusCode::NO_CONTENT | StatusCode::NOT_FOUND => Ok(()),
-            // The next look tells of it.
-            StatusCode::FORBIDDEN => Ok(()),
             _ => Err(answer.refused()),
         }
     }
@@ -261,6 +283,12 @@ impl Found {
     /// Whether it is to be a mirror and is none yet: Gitea knows of no interval before the first clone is over.
     fn is_half_made(&self) -> bool {
         self.mirror && self.empty && self.mirror_interval.is_empty()
+    }
+
+    /// Whether it was made longer ago than `limit`, as far as that is told.
+    fn is_older_than(&self, limit: Duration, now: Timestamp) -> bool {
+        let Ok(made) = self.created_at.parse::<Timestamp>() else { return false };
+        Duration::try_from(now.duration_since(made)).is_ok_and(|age| age > limit)
     }
 
     /// Why this is not the wanted mirror.
@@ -284,6 +312,18 @@ impl Found {
     }
 }
 
+/// Whether an answer leaves open how a clone ended: somebody on the way gave up, or somebody else is making it.
+fn goes_on(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::CONFLICT
+            | StatusCode::REQUEST_TIMEOUT
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
 fn same_place(one: &str, other: &str) -> bool {
     let bare = |url: &str| url.trim_end_matches('/').trim_end_matches(".git").to_ascii_lowercase();
     bare(one) == bare(other)
@@ -291,15 +331,25 @@ fn same_place(one: &str, other: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     fn found(mirror: bool, interval: &str, from: &str) -> Found {
-        Found { mirror, empty: false, mirror_interval: interval.to_owned(), original_url: from.to_owned() }
+        let (mirror_interval, original_url) = (interval.to_owned(), from.to_owned());
+        Found { mirror, empty: false, mirror_interval, original_url, created_at: String::new() }
+    }
+
+    fn wanted() -> WantedMirror {
+        WantedMirror {
+            repo: RepoName::parse("atlas/citation").unwrap(),
+            from: "https://github.com/acme/citation.git".to_owned(),
+            limit: Duration::from_mins(25),
+        }
     }
 
     fn refusal(found: &Found) -> Option<String> {
-        let repo = RepoName::parse("atlas/citation").unwrap();
-        found.refusal(&WantedMirror { repo, from: "https://github.com/acme/citation.git".to_owned() })
+        found.refusal(&wanted())
     }
 
     #[test]
@@ -317,6 +367,60 @@ mod tests {
         assert!(empty("").is_half_made());
         assert!(!empty("0s").is_half_made(), "there is nothing on GitHub yet");
         assert!(!found(true, "", "").is_half_made());
+    }
+
+    #[test]
+    fn a_clone_is_given_up_once_it_is_older_than_one_may_be() {
+        let now: Timestamp = "2026-11-30T12:30:00Z".parse().unwrap();
+        let old = |created_at: &str| {
+            let found = Found { created_at: created_at.to_owned(), ..found(true, "", "") };
+            found.is_older_than(Duration::from_mins(25), now)
+        };
+        assert!(old("2026-11-30T12:00:00Z") && old("2026-11-30T13:04:59+01:00"));
+        assert!(!old("2026-11-30T12:10:00Z") && !old("2026-11-30T13:05:01+01:00"));
+        assert!(!old("2026-11-30T12:31:00Z"), "its clock is ahead");
+        assert!(!old(""), "nobody says");
+    }
+
+    /// Somebody between here and a Gitea that clones, who answers `status`, and what was asked.
+    async fn between(status: u16, message: &'static str) -> (Gitea, Arc<Mutex<Vec<String>>>) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&asked);
+        let app = axum::Router::new().fallback(move |method: axum::http::Method| {
+            told.lock().unwrap().push(method.to_string());
+            let begun = told.lock().unwrap().iter().any(|method| method == "POST");
+            let answer = match method.as_str() {
+                "POST" => (status, json!({ "message": message })),
+                "GET" if begun => (200, json!({ "mirror": true, "empty": true, "mirror_interval": "" })),
+                "DELETE" => (500, json!({ "message": "cannot delete" })),
+                _ => (404, json!({})),
+            };
+            async move { (axum::http::StatusCode::from_u16(answer.0).unwrap(), axum::Json(answer.1)) }
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        (Gitea::new(crate::GiteaConfig::new(url.parse().unwrap())).unwrap(), asked)
+    }
+
+    #[tokio::test]
+    async fn a_clone_that_may_go_on_is_left_alone_whoever_gave_up_on_the_way() {
+        for status in [408, 409, 502, 503, 504] {
+            let (gitea, asked) = between(status, "").await;
+            let outcome = gitea.ensure_mirror(&wanted(), false).await.unwrap();
+            assert_eq!(outcome, MirrorOutcome::Cloning, "{status}");
+            assert!(!asked.lock().unwrap().contains(&"DELETE".to_owned()), "{status}: it is deleted");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_taken_back_does_not_hide_why_it_failed() {
+        let (gitea, asked) = between(422, "Clone error").await;
+        let outcome = gitea.ensure_mirror(&wanted(), false).await.unwrap();
+        let MirrorOutcome::Refused(why) = outcome else { panic!("{outcome:?}") };
+        assert!(why.contains("Clone error"), "{why}");
+        assert!(asked.lock().unwrap().contains(&"DELETE".to_owned()));
     }
 
     #[test]

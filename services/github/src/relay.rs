@@ -27,6 +27,8 @@ const MOST_HEAD: usize = 8 << 10;
 const GREETING: Duration = Duration::from_secs(10);
 /// A tunnel in which nothing moved for so long is closed. A server that counts objects tells of it every few seconds.
 const SILENCE: Duration = Duration::from_mins(2);
+/// Between two looks at whether a way is in use.
+const PAUSE: Duration = Duration::from_millis(100);
 const CHUNK: usize = 32 << 10;
 
 /// Where a relay listens and leads to.
@@ -78,9 +80,16 @@ impl Relay {
         self.address
     }
 
-    /// Closes the way once nothing is under way in it, or after `limit`. Whether nothing was cut off.
+    /// Closes the way once nothing is under way in it, or after `limit`. Whether nothing was cut off. Until then it is open to
+    /// others: what is fetched may need a second tunnel.
     pub async fn close(self, limit: Duration) -> bool {
-        timeout(limit, self.tunnels.acquire_many(TUNNELS)).await.is_ok()
+        let unused = async {
+            // Whoever waited for the permits would keep them from new tunnels.
+            while self.tunnels.try_acquire_many(TUNNELS).is_err() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        timeout(limit, unused).await.is_ok()
     }
 }
 

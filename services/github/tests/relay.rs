@@ -107,8 +107,12 @@ async fn it_is_closed_when_nothing_is_under_way_or_its_time_is_over() {
     drop(stream);
     let relay = Relay::open(config(to, None)).await.unwrap();
     let mut stream = tunnel(relay.address(), to).await;
+    let address = relay.address();
     let closing = tokio::spawn(relay.close(SOON));
     carries(&mut stream).await;
+    let mut second = tunnel(address, to).await;
     drop(stream);
+    carries(&mut second).await;
+    drop(second);
     assert!(closing.await.unwrap(), "it waited for what was under way");
 }

@@ -18,6 +18,7 @@ use fabrique_gitops::Registrations;
 use fabrique_ports::PortResult;
 use fabrique_ports::upstream::{AccountRight, MirrorOutcome, Mirrors, RightOutcome, Upstreams, WantedMirror};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::exit::Exit;
 
@@ -25,6 +26,10 @@ pub use sync::{SyncPorts, Synced, SyncedApp, SyncedRepo, sync};
 
 /// How old what is known of GitHub may be by default: some syncs that were missed.
 pub const FRESH_FOR: Duration = Duration::from_hours(1);
+/// How long a first clone may take by default: within the deadline of the job.
+pub const FIRST_CLONE: Duration = Duration::from_mins(25);
+/// Between two looks at a first clone of which Gitea does not tell the end.
+const PAUSE: Duration = Duration::from_secs(2);
 /// How long a mirror is waited for by default.
 pub const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -179,46 +184,74 @@ impl EnsuredMirrors {
     }
 }
 
-/// Makes every mirror be there, fetch only when it is told, and be open to those who read it and report on it.
-/// `clone_base` is where GitHub is cloned from, like `https://github.com/`. One that fails stops no other.
+/// How first clones are gone about.
+pub struct Clones<'a> {
+    /// Where GitHub is cloned from, like `https://github.com/`.
+    pub base: &'a str,
+    /// How long one may take.
+    pub limit: Duration,
+    /// Hears what is waited for.
+    pub tell: &'a (dyn Fn(String) + Send + Sync),
+}
+
+/// Makes every mirror be there, fetch only when it is told, and be open to those who read it and report on it. It stays while
+/// first clones go on. One that fails stops no other.
 pub async fn ensure(
     mirrors: &dyn Mirrors,
     wanted: &[Mirrored],
-    clone_base: &str,
+    clones: &Clones<'_>,
     dry_run: bool,
 ) -> EnsuredMirrors {
     let mut ensured = Vec::with_capacity(wanted.len());
     for mirrored in wanted {
-        ensured.push(ensure_one(mirrors, mirrored, clone_base, dry_run).await);
+        ensured.push(ensure_one(mirrors, mirrored, clones, dry_run).await);
     }
     EnsuredMirrors { dry_run, mirrors: ensured }
+}
+
+/// Makes the mirror be there, and stays while a first clone goes on that somebody on the way to Gitea does not wait for, or that
+/// somebody else began.
+async fn made(
+    mirrors: &dyn Mirrors,
+    mirror: &WantedMirror,
+    clones: &Clones<'_>,
+    dry_run: bool,
+) -> PortResult<MirrorOutcome> {
+    let until = Instant::now() + clones.limit;
+    let mut cloning = false;
+    (clones.tell)(format!("{}, with its first clone where it has none", mirror.repo));
+    loop {
+        let in_time = !dry_run && Instant::now() + PAUSE < until;
+        match mirrors.ensure_mirror(mirror, dry_run).await {
+            Ok(MirrorOutcome::Cloning) if in_time => cloning = true,
+            Err(error) if cloning && in_time && error.transient() => {}
+            // Of that clone.
+            Ok(MirrorOutcome::Present) if cloning => return Ok(MirrorOutcome::Created),
+            ended => return ended,
+        }
+        (clones.tell)(format!("{}: its first clone goes on", mirror.repo));
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 async fn ensure_one(
     mirrors: &dyn Mirrors,
     mirrored: &Mirrored,
-    clone_base: &str,
+    clones: &Clones<'_>,
     dry_run: bool,
 ) -> EnsuredMirror {
-    let from = format!("{}/{}.git", clone_base.trim_end_matches('/'), mirrored.github);
-    let mirror = WantedMirror { repo: mirrored.repo.clone(), from: from.clone() };
+    let from = format!("{}/{}.git", clones.base.trim_end_matches('/'), mirrored.github);
+    let mirror = WantedMirror { repo: mirrored.repo.clone(), from: from.clone(), limit: clones.limit };
     let mut exit = Exit::Ok;
-    let (mut result, mut detail) = match mirrors.ensure_mirror(&mirror, dry_run).await {
+    let (mut result, mut detail) = match made(mirrors, &mirror, clones, dry_run).await {
         Ok(MirrorOutcome::Present) => (MirrorResult::Present, String::new()),
         Ok(MirrorOutcome::Created) => (MirrorResult::Created, String::new()),
         Ok(MirrorOutcome::Quieted) => (MirrorResult::Quieted, String::new()),
-        Ok(MirrorOutcome::Cloning) => {
-            let what = format!(
-                "its first clone goes on: run this again; if it stays so, that failed: delete {} in Gitea first",
-                mirrored.repo
-            );
-            (MirrorResult::Cloning, what)
-        }
+        Ok(MirrorOutcome::Cloning) => (MirrorResult::Cloning, unended(clones.limit)),
         Ok(MirrorOutcome::Refused(why)) => (MirrorResult::Refused, why),
         Err(error) => {
             exit = Exit::from(&error);
-            let goes_on = "; a first clone goes on in Gitea: run this again";
-            let more = if error.transient() { goes_on } else { "" };
+            let more = if error.transient() { "; run this again" } else { "" };
             (MirrorResult::Failed, format!("{error}{more}"))
         }
     };
@@ -240,6 +273,14 @@ async fn ensure_one(
         }
     }
     EnsuredMirror { repo: mirrored.repo.clone(), from, result, detail, rights, exit }
+}
+
+fn unended(limit: Duration) -> String {
+    let seconds = limit.as_secs();
+    format!(
+        "its first clone is not over: run this again; one that is not over after {seconds} s, or was cut off, is removed then \
+         and begun anew; for larger repositories raise github.first_clone, and [git.timeout] MIGRATE of Gitea"
+    )
 }
 
 /// What is known of every app whose source is validated on GitHub.
@@ -335,4 +376,69 @@ pub async fn status(
         apps.extend(UpstreamFacts::of(app, state.as_ref(), now, fresh_for));
     }
     Ok(MirrorStatus { apps })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use fabrique_ports::upstream::SyncRequest;
+    use fabrique_ports::{Fault, Peer, PortError};
+
+    use super::*;
+
+    /// Answers so, one after the other, and the last one for good.
+    struct Answers(Mutex<Vec<PortResult<MirrorOutcome>>>);
+
+    #[async_trait]
+    impl Mirrors for Answers {
+        async fn ensure_mirror(&self, _: &WantedMirror, _: bool) -> PortResult<MirrorOutcome> {
+            let mut answers = self.0.lock().unwrap();
+            if answers.len() > 1 { answers.remove(0) } else { Ok(answers[0].as_ref().unwrap().clone()) }
+        }
+
+        async fn ensure_rights(&self, _: &RepoName, _: bool) -> PortResult<Vec<AccountRight>> {
+            Ok(Vec::new())
+        }
+
+        async fn request_sync(&self, _: &RepoName) -> PortResult<SyncRequest> {
+            Ok(SyncRequest::Queued)
+        }
+    }
+
+    /// What came of one mirror, how long that took, and what was told meanwhile.
+    async fn ensured(
+        answers: Vec<PortResult<MirrorOutcome>>,
+        dry_run: bool,
+    ) -> (EnsuredMirrors, Duration, Vec<String>) {
+        let (told, begun) = (Mutex::new(Vec::new()), Instant::now());
+        let tell = |what: String| told.lock().unwrap().push(what);
+        let clones = Clones { base: "https://github.com/", limit: FIRST_CLONE, tell: &tell };
+        let repo = |name: &str| RepoName::parse(name).unwrap();
+        let wanted =
+            Mirrored { repo: repo("atlas/citation"), github: repo("acme/citation"), apps: Vec::new() };
+        let ensured = ensure(&Answers(Mutex::new(answers)), &[wanted], &clones, dry_run).await;
+        (ensured, begun.elapsed(), told.into_inner().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_clone_that_goes_on_is_stayed_for_and_is_a_mirror_that_was_created() {
+        let away = Err(PortError::new(Peer::Forge, Fault::Transient, "no answer"));
+        let (cloning, present) = (|| Ok(MirrorOutcome::Cloning), Ok(MirrorOutcome::Present));
+        let (ensured, _, told) = ensured(vec![cloning(), away, cloning(), present], false).await;
+        assert_eq!(ensured.mirrors[0].result, MirrorResult::Created, "{ensured:?}");
+        assert_eq!(ensured.exit(), Exit::Ok);
+        assert!(told.iter().any(|line| line == "atlas/citation: its first clone goes on"), "{told:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_clone_is_stayed_for_no_longer_than_it_may_take() {
+        let (late, took, _) = ensured(vec![Ok(MirrorOutcome::Cloning)], false).await;
+        assert_eq!((late.mirrors[0].result, late.exit()), (MirrorResult::Cloning, Exit::Unreachable));
+        assert!(late.mirrors[0].detail.contains("github.first_clone"), "{late:?}");
+        assert!(took <= FIRST_CLONE && took > FIRST_CLONE - PAUSE * 2, "{took:?}");
+        let (dry, took, _) = ensured(vec![Ok(MirrorOutcome::Cloning)], true).await;
+        assert_eq!((dry.mirrors[0].result, took), (MirrorResult::Cloning, Duration::ZERO));
+    }
 }

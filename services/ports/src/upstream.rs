@@ -1,5 +1,7 @@
 //! Where sources are validated before they come here: GitHub, the mirrors of it on the forge, and what is known of both.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use fabrique_core::id::{AppName, BranchName, RepoName, Revision};
 use fabrique_core::time::Timestamp;
@@ -65,6 +67,8 @@ pub struct WantedMirror {
     pub repo: RepoName,
     /// What it is cloned from, without credentials.
     pub from: String,
+    /// How long its first clone may take: one that is older goes on no more, and what it left is removed.
+    pub limit: Duration,
 }
 
 /// What was found, and done, about a pull mirror.
@@ -76,7 +80,7 @@ pub enum MirrorOutcome {
     Created,
     /// It fetched by itself at an interval, and does not any more (or would not).
     Quieted,
-    /// Its first clone has not ended, or it ended without a word and left this.
+    /// Its first clone goes on, or was cut off without a word not longer ago than one may take.
     Cloning,
     /// It cannot be brought about, for this reason: there is a repository that is no mirror, or one of something else.
     Refused(String),
@@ -120,7 +124,8 @@ pub enum SyncRequest {
 /// Pull mirrors on the forge.
 #[async_trait]
 pub trait Mirrors: Send + Sync {
-    /// Makes the repository be this mirror. With `dry_run` nothing is written.
+    /// Makes the repository be this mirror, and stays while its first clone goes on, where whoever is on the way to the forge
+    /// lets it. With `dry_run` nothing is written.
     async fn ensure_mirror(&self, wanted: &WantedMirror, dry_run: bool) -> PortResult<MirrorOutcome>;
     /// Gives each account that reads the mirror or reports on it the right that this takes, and none more. Nobody's right
     /// is taken away. With `dry_run` nothing is written.

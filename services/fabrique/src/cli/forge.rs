@@ -23,10 +23,12 @@ pub(crate) enum Hooks {
 pub(crate) enum Mirror {
     /// Create the mirrors that registrations ask for, let none fetch at an interval of its own, and open each to those
     /// who read it and report on it.
+    ///
+    /// It stays while a first clone goes on, at most `github.first_clone`.
     #[command(after_help = taught!(
         "fabrique mirror ensure --dry-run";
         "0 they are as they should be, 1 some are not (with --dry-run: would be written), 2 configuration, \
-         3 Gitea is away, 4 a right is missing"
+         3 Gitea is away, or a first clone is not over, 4 a right is missing"
     ))]
     Ensure {
         /// Say what would be done and do nothing.

@@ -37,6 +37,9 @@ pub(crate) struct GithubSection {
     pub(crate) relay: Option<String>,
     /// How long a sync waits for a mirror to be where GitHub is.
     pub(crate) patience: Wait<SECOND, HOUR>,
+    /// How long `mirror ensure` stays for a first clone, and how long what Gitea still fetches through the relay at the end is
+    /// waited for. At least `[git.timeout] MIGRATE` of Gitea: what is older is removed, and begun anew.
+    pub(crate) first_clone: Wait<SECOND, DAY>,
     /// How old what is known of GitHub may become before `why` and `mirror status` complain.
     pub(crate) fresh_for: Wait<MINUTE, { 30 * DAY }>,
     /// How long requests may take.
@@ -56,6 +59,7 @@ impl Default for GithubSection {
             proxy: None,
             relay: None,
             patience: fabrique_operator::mirror::PATIENCE.into(),
+            first_clone: fabrique_operator::mirror::FIRST_CLONE.into(),
             fresh_for: fabrique_operator::mirror::FRESH_FOR.into(),
             timeouts: GithubTimeouts::default(),
         }
@@ -72,6 +76,9 @@ pub(super) fn check(config: &Config, problems: &mut Problems) {
     let Some(relay) = github.relay.as_deref() else { return };
     let listens = relay.parse::<SocketAddr>().is_ok();
     problems.need(listens, "github.relay", "not an address with a port", "write 0.0.0.0:3128");
+    let plain = github.proxy.as_deref().is_none_or(|proxy| !proxy.starts_with("https://"));
+    let what = "there is a relay, which speaks to a proxy without TLS";
+    problems.need(plain, "github.proxy", what, "write http://proxy:3128/, or leave github.relay out");
     // Gitea gives its git a proxy for https alone.
     let secure = github.clone_url.starts_with("https://");
     let what = "there is a relay, and Gitea uses proxies for https only";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fabrique_core::upstream::CheckState;
 use fabrique_operator::Exit;
 use fabrique_operator::mirror::{
-    self, EnsuredMirror, EnsuredMirrors, MirrorResult, MirrorStatus, RightResult, SyncPorts, Synced,
+    self, Clones, EnsuredMirror, EnsuredMirrors, MirrorResult, MirrorStatus, RightResult, SyncPorts, Synced,
     UpstreamFacts, mirrored,
 };
 
@@ -13,7 +13,7 @@ use crate::ambient;
 use crate::cli::Mirror;
 use crate::config::Role;
 use crate::people::console::{Console, remark};
-use crate::people::progress::showing;
+use crate::people::progress::{Progress, showing};
 use crate::people::table::{Cell, Table, Tone};
 use crate::people::trouble::{Complaint, sentence};
 use crate::people::{session, words};
@@ -31,9 +31,12 @@ pub(crate) async fn run(console: Console, adapters: &Adapters, command: Mirror) 
 async fn ensure(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow::Result<Exit> {
     let apps = adapters.apps.read().await?;
     let wanted = mirrored(&apps.registrations);
-    let clone_url = &adapters.config.github.clone_url;
-    let ensuring = mirror::ensure(&*adapters.forge, &wanted, clone_url, dry_run);
-    let ensured = on_the_way(adapters, dry_run, showing("looking at mirrors", ensuring)).await?;
+    let github = &adapters.config.github;
+    let progress = Progress::new("looking at mirrors");
+    let tell = |what: String| progress.tell(what);
+    let clones = Clones { base: &github.clone_url, limit: github.first_clone.get(), tell: &tell };
+    let ensuring = mirror::ensure(&*adapters.forge, &wanted, &clones, dry_run);
+    let ensured = on_the_way(adapters, dry_run, progress.during(ensuring)).await?;
     if console.is_json() {
         console.json(&ensured)?;
     } else {
@@ -85,12 +88,14 @@ async fn on_the_way<T>(
     dry_run: bool,
     work: impl Future<Output = T>,
 ) -> anyhow::Result<T> {
-    let way = if dry_run { None } else { adapters.relay().await? };
+    let opened = if dry_run { Ok(None) } else { adapters.relay().await };
+    let way = opened.map_err(|error| Complaint::usage(sentence(&error)))?;
     let done = work.await;
+    // What goes this way may be another's first clone, which a Service brought here.
     if let Some(way) = way
-        && !way.close(adapters.config.github.patience.get()).await
+        && !way.close(adapters.config.github.first_clone.get()).await
     {
-        remark("Gitea was still fetching after github.patience, and was cut off: the next run begins anew");
+        remark("Gitea was still fetching after github.first_clone, and was cut off: a later run begins anew");
     }
     Ok(done)
 }

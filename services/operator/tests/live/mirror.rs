@@ -4,7 +4,7 @@ use fabrique_bed::{GiteaOptions, RecordedGithub, free_port, wait_until};
 use fabrique_gitea::Tokens;
 use fabrique_github::{Github, GithubConfig};
 use fabrique_operator::mirror::{
-    self, EnsuredMirrors, MirrorResult, RightResult, SyncPorts, Synced, mirrored,
+    self, Clones, EnsuredMirrors, MirrorResult, RightResult, SyncPorts, Synced, mirrored,
 };
 use fabrique_ports::bus::Board;
 
@@ -82,8 +82,19 @@ impl World {
     }
 
     async fn ensure_by(&self, gitea: &Gitea, base: &str, dry_run: bool) -> EnsuredMirrors {
+        self.ensure_within(gitea, base, LONG, dry_run).await
+    }
+
+    async fn ensure_within(
+        &self,
+        gitea: &Gitea,
+        base: &str,
+        limit: Duration,
+        dry_run: bool,
+    ) -> EnsuredMirrors {
         let apps = self.cluster.apps().read().await.unwrap();
-        mirror::ensure(gitea, &mirrored(&apps.registrations), base, dry_run).await
+        let clones = Clones { base, limit, tell: &|_| {} };
+        mirror::ensure(gitea, &mirrored(&apps.registrations), &clones, dry_run).await
     }
 
     /// A commit on the branch that is mirrored, which GitHub has as well.

@@ -1,10 +1,16 @@
 //! Several mirrors at once, and the way by which Gitea reaches what they mirror.
 
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use fabrique_bed::{MutualTls, Secured};
 use fabrique_core::upstream::UpstreamState;
 use fabrique_github::{Relay, RelayConfig};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -143,8 +149,12 @@ impl Closed {
     }
 
     async fn way(&self) -> Relay {
+        self.way_at(self.port).await
+    }
+
+    async fn way_at(&self, port: u16) -> Relay {
         let config = RelayConfig {
-            listen: format!("127.0.0.1:{}", self.port).parse().unwrap(),
+            listen: format!("127.0.0.1:{port}").parse().unwrap(),
             to: self.base.parse().unwrap(),
             proxy: None,
         };
@@ -154,6 +164,92 @@ impl Closed {
     async fn ensure(&self) -> EnsuredMirrors {
         self.world.ensure_by(&self.world.gitea(), &self.base, false).await
     }
+
+    /// Holds whoever comes this way until it leads to a relay.
+    async fn hold(&self) -> Held {
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).await.unwrap();
+        let (came, arrived) = watch::channel(false);
+        let (to, led) = watch::channel(None::<SocketAddr>);
+        let serving = tokio::spawn(async move {
+            let mut tunnels = JoinSet::new();
+            while let Ok((mut from, _)) = listener.accept().await {
+                let mut led = led.clone();
+                came.send_replace(true);
+                tunnels.spawn(async move {
+                    let to = (*led.wait_for(Option::is_some).await.ok()?)?;
+                    let mut there = TcpStream::connect(to).await.ok()?;
+                    copy_bidirectional(&mut from, &mut there).await.ok()
+                });
+            }
+        });
+        Held { arrived, to, serving }
+    }
+}
+
+/// A way on which everybody waits. Dropped, it cuts them off.
+struct Held {
+    arrived: watch::Receiver<bool>,
+    to: watch::Sender<Option<SocketAddr>>,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Held {
+    async fn is_asked(&mut self) {
+        timeout(LONG, self.arrived.wait_for(|arrived| *arrived)).await.unwrap().unwrap();
+    }
+}
+
+/// One request to Gitea may take so long, and a first clone takes longer.
+const REQUEST: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn a_first_clone_that_takes_longer_than_a_request_is_stayed_for() {
+    let closed = Closed::start().await;
+    let first = closed.world.commit("first").await;
+    let held = closed.hold().await;
+    let relay = closed.way_at(0).await;
+    let bed = closed.world.cluster.bed.gitea();
+    let mut config = GiteaConfig::new(bed.base_url().parse().unwrap());
+    config.tokens = Tokens { hooks: Some(bed.admin_token().into()), ..Tokens::default() };
+    config.timeouts.request = REQUEST;
+    let gitea = Gitea::new(config).unwrap();
+    let mut ensuring = Box::pin(closed.world.ensure_within(&gitea, &closed.base, LONG, false));
+    let early = timeout(REQUEST * 2, &mut ensuring).await;
+    assert!(early.is_err(), "it did not stay: {early:?}");
+    held.to.send_replace(Some(relay.address()));
+    let made = ensuring.await;
+    assert_eq!((results(&made), made.exit()), (vec![MirrorResult::Created], Exit::Ok), "{made:?}");
+    assert_eq!(bed.head("atlas", "citation", "main").await.unwrap().as_deref(), Some(first.as_str()));
+}
+
+#[tokio::test]
+async fn what_a_clone_that_was_cut_off_left_is_removed_and_it_is_begun_anew() {
+    let closed = Closed::start().await;
+    let first = closed.world.commit("first").await;
+    let mut held = closed.hold().await;
+    tokio::select! {
+        made = closed.ensure() => panic!("nothing was held: {made:?}"),
+        () = held.is_asked() => {}
+    }
+    // Whoever asked is gone, and then the way.
+    drop(held);
+    let way = closed.way().await;
+    let limit = Duration::from_secs(10);
+    wait_until("the mirror to be made anew", LONG, || async {
+        let made = closed.world.ensure_within(&closed.world.gitea(), &closed.base, limit, false).await;
+        (made.exit() == Exit::Ok).then_some(())
+    })
+    .await
+    .unwrap();
+    let gitea = closed.world.cluster.bed.gitea();
+    assert_eq!(gitea.head("atlas", "citation", "main").await.unwrap().as_deref(), Some(first.as_str()));
+    assert!(way.close(LONG).await);
 }
 
 #[tokio::test]
