@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fabrique_core::id::BranchName;
-use fabrique_ports::applications::{ApplicationState, Applications};
+use fabrique_ports::applications::{ApplicationState, Applications, SyncOperation};
 use fabrique_ports::setup::{DeployerInside, KeptSecret};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use k8s_openapi::ByteString;
@@ -26,6 +26,8 @@ use crate::cluster::read_text;
 use crate::error::KubernetesError;
 use crate::labels;
 
+/// How many parts of a sync that failed are told.
+const MOST_PARTS: usize = 3;
 /// Who owns what is written here.
 pub const FIELD_MANAGER: &str = "fabrique-init";
 /// Where Argo CD has its secrets.
@@ -202,12 +204,46 @@ fn state(application: &Value) -> ApplicationState {
     let mut messages = conditions
         .map(|condition| &condition["message"])
         .chain([&status["operationState"]["message"], &status["health"]["message"]]);
+    let operation = &status["operationState"];
     ApplicationState {
         sync: text(&status["sync"]["status"]),
         health: text(&status["health"]["status"]),
+        revisions: revisions(&status["sync"]),
+        operation: operation.is_object().then(|| sync_operation(operation)),
         images: images.collect(),
         message: messages.find_map(|message| message.as_str().map(str::to_owned)),
     }
+}
+
+fn sync_operation(operation: &Value) -> SyncOperation {
+    let of = [&operation["syncResult"], &operation["operation"]["sync"]].map(revisions);
+    // The operation says how many parts failed, and each of them why.
+    let failed = operation["syncResult"]["resources"].as_array().into_iter().flatten().filter(|resource| {
+        let failed = |key: &str, word: &str| resource[key].as_str() == Some(word);
+        failed("hookPhase", "Failed") || failed("hookPhase", "Error") || failed("status", "SyncFailed")
+    });
+    let part = failed.filter_map(|part| {
+        let told =
+            [&part["kind"], &part["name"], &part["message"]].map(|value| value.as_str().unwrap_or_default());
+        (!told[2].is_empty()).then(|| format!("{} {}: {}", told[0], told[1], told[2]))
+    });
+    let messages = operation["message"].as_str().map(str::to_owned).into_iter().chain(part.take(MOST_PARTS));
+    let message = messages.collect::<Vec<_>>().join("; ");
+    SyncOperation {
+        phase: operation["phase"].as_str().unwrap_or("Unknown").to_owned(),
+        revisions: of.into_iter().find(|revisions| !revisions.is_empty()).unwrap_or_default(),
+        message: Some(message).filter(|message| !message.is_empty()),
+    }
+}
+
+/// The commit of one source, or those of several.
+fn revisions(of: &Value) -> Vec<String> {
+    let several = of["revisions"].as_array().into_iter().flatten();
+    let mut revisions: Vec<String> = several.filter_map(|one| one.as_str().map(str::to_owned)).collect();
+    if revisions.is_empty() {
+        revisions.extend(of["revision"].as_str().filter(|one| !one.is_empty()).map(str::to_owned));
+    }
+    revisions
 }
 
 /// What counts of a Secret, or the key under which there is no text.
@@ -299,6 +335,35 @@ mod tests {
             "operationState": { "message": "an older one" },
         } }));
         assert_eq!((broken.is_well(), broken.message.as_deref()), (false, Some("no such path")));
+    }
+
+    #[test]
+    fn an_application_tells_which_commit_it_saw_and_what_its_last_sync_failed_at() {
+        let told = state(&json!({ "status": {
+            "sync": { "status": "OutOfSync", "revision": "bb" }, "health": { "status": "Healthy" },
+            "operationState": {
+                "phase": "Failed", "message": "one or more tasks failed (retried 5 times)",
+                "operation": { "sync": { "revision": "zz" } },
+                "syncResult": { "revision": "bb", "resources": [
+                    { "kind": "ConfigMap", "name": "migrations", "status": "Synced", "message": "created" },
+                    { "kind": "Job", "name": "migrate", "hookPhase": "Failed", "message": "Job has reached the backoff limit" },
+                ] },
+            },
+        } }));
+        let operation = told.operation.unwrap();
+        assert!(operation.is_failed());
+        assert_eq!((&told.revisions, &operation.revisions), (&vec!["bb".to_owned()], &vec!["bb".to_owned()]));
+        let message = operation.message.unwrap();
+        assert_eq!(
+            message,
+            "one or more tasks failed (retried 5 times); Job migrate: Job has reached the backoff limit"
+        );
+        let two = state(&json!({ "status": {
+            "sync": { "revisions": ["aa", "bb"] },
+            "operationState": { "phase": "Running", "operation": { "sync": { "revisions": ["aa", "bb"] } } },
+        } }));
+        let operation = two.operation.unwrap();
+        assert!(!operation.is_failed() && operation.revisions == two.revisions && two.revisions.len() == 2);
     }
 
     #[test]

@@ -130,6 +130,14 @@ impl AppsReader {
         }
     }
 
+    /// The paths that differ between two commits of `cluster/apps`; nothing when one of them is not there, or too many do.
+    ///
+    /// # Errors
+    /// When the repository cannot be read.
+    pub async fn changed_since(&self, commit: &Revision, head: &Revision) -> PortResult<Option<Vec<String>>> {
+        self.deployments.changed_since(commit, head).await
+    }
+
     /// What was read last, however old.
     #[must_use]
     pub fn last_read(&self) -> Option<Arc<Apps>> {

@@ -1,5 +1,7 @@
 //! Why a use case has no answer.
 
+use std::time::Duration;
+
 use fabrique_core::id::AppName;
 use fabrique_ports::PortError;
 
@@ -90,6 +92,9 @@ pub enum OperatorError {
     /// Apps are not seeded here.
     #[error(transparent)]
     Elsewhere(#[from] Elsewhere),
+    /// It takes longer than it may.
+    #[error("not over after {} s; what was begun goes on, and so does the same command", .0.as_secs())]
+    Late(Duration),
     /// A peer did not answer as expected.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -111,6 +116,7 @@ impl OperatorError {
             | OperatorError::Elsewhere(_)
             | OperatorError::WhichEnvironment { .. } => Exit::Usage,
             OperatorError::NoContract(_) | OperatorError::WrongRegistration { .. } => Exit::Findings,
+            OperatorError::Late(_) => Exit::Unreachable,
             OperatorError::Port(error) => Exit::from(error),
         }
     }

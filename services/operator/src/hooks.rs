@@ -69,9 +69,6 @@ pub struct Ensured {
     pub dry_run: bool,
     /// Every repository, by name.
     pub repositories: Vec<EnsuredHook>,
-    /// What those that failed end with.
-    #[serde(skip)]
-    failed: Exit,
 }
 
 /// What was found, and done, at one repository.
@@ -85,6 +82,9 @@ pub struct EnsuredHook {
     pub result: HookResult,
     /// What differed, why it failed, or nothing.
     pub detail: String,
+    /// How a process ends that this stops.
+    #[serde(skip)]
+    pub(crate) exit: Exit,
 }
 
 /// What came of looking after a webhook.
@@ -110,8 +110,7 @@ impl Ensured {
         Exit::worst(self.repositories.iter().map(|hook| match hook.result {
             HookResult::Present => Exit::Ok,
             HookResult::Created | HookResult::Repaired => Exit::ok_if(!self.dry_run),
-            HookResult::NoRepository => Exit::Findings,
-            HookResult::Failed => self.failed,
+            HookResult::NoRepository | HookResult::Failed => hook.exit,
         }))
     }
 }
@@ -119,15 +118,13 @@ impl Ensured {
 /// Makes every watched repository have exactly one webhook that delivers to `url`. With `dry_run` nothing is
 /// written. One repository that fails stops no other.
 pub async fn ensure(hooks: &dyn Hooks, watched: Vec<Watched>, url: &str, dry_run: bool) -> Ensured {
-    let all: Vec<(EnsuredHook, Exit)> = stream::iter(watched)
+    let mut repositories: Vec<EnsuredHook> = stream::iter(watched)
         .map(|watched| ensure_one(hooks, watched, url, dry_run))
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let failed = Exit::worst(all.iter().map(|(_, exit)| *exit));
-    let mut repositories: Vec<EnsuredHook> = all.into_iter().map(|(hook, _)| hook).collect();
     repositories.sort_by_key(|hook| hook.repo.to_string());
-    Ensured { dry_run, repositories, failed }
+    Ensured { dry_run, repositories }
 }
 
 /// Differences on one line.
@@ -135,24 +132,24 @@ pub(crate) fn told(differences: &[HookDifference]) -> String {
     differences.iter().map(|difference| difference.what.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// With what it ends where it failed.
-async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: bool) -> (EnsuredHook, Exit) {
+async fn ensure_one(hooks: &dyn Hooks, watched: Watched, url: &str, dry_run: bool) -> EnsuredHook {
     let wanted = watched.hook(url);
     let mut exit = Exit::Ok;
     let (result, detail) = match hooks.ensure_hook(&watched.repo, &wanted, dry_run).await {
         Ok(HookOutcome::Present) => (HookResult::Present, String::new()),
         Ok(HookOutcome::Created) => (HookResult::Created, String::new()),
         Ok(HookOutcome::Repaired(differences)) => (HookResult::Repaired, told(&differences)),
-        Ok(HookOutcome::NoRepository) => (
-            HookResult::NoRepository,
-            "there is no such repository, or the hooks token may not see it".to_owned(),
-        ),
+        Ok(HookOutcome::NoRepository) => {
+            exit = Exit::Findings;
+            let why = "there is no such repository, or the hooks token may not see it";
+            (HookResult::NoRepository, why.to_owned())
+        }
         Err(error) => {
             exit = Exit::from(&error);
             (HookResult::Failed, error.to_string())
         }
     };
-    (EnsuredHook { repo: watched.repo, branch_filter: wanted.branch_filter, result, detail }, exit)
+    EnsuredHook { repo: watched.repo, branch_filter: wanted.branch_filter, result, detail, exit }
 }
 
 #[cfg(test)]
@@ -180,19 +177,20 @@ mod tests {
 
     #[test]
     fn a_dry_run_that_would_write_is_a_finding() {
-        let hook = |result| EnsuredHook {
-            repo: RepoName::parse("atlas/citation").unwrap(),
-            branch_filter: "main".to_owned(),
-            result,
-            detail: String::new(),
+        let exit = |dry_run, result, exit| {
+            let hook = EnsuredHook {
+                repo: RepoName::parse("atlas/citation").unwrap(),
+                branch_filter: "main".to_owned(),
+                result,
+                detail: String::new(),
+                exit,
+            };
+            Ensured { dry_run, repositories: vec![hook] }.exit()
         };
-        let exit = |dry_run, result| {
-            Ensured { dry_run, repositories: vec![hook(result)], failed: Exit::Unreachable }.exit()
-        };
-        assert_eq!(exit(true, HookResult::Created), Exit::Findings);
-        assert_eq!(exit(false, HookResult::Created), Exit::Ok);
-        assert_eq!(exit(true, HookResult::Present), Exit::Ok);
-        assert_eq!(exit(false, HookResult::NoRepository), Exit::Findings);
-        assert_eq!(exit(false, HookResult::Failed), Exit::Unreachable);
+        assert_eq!(exit(true, HookResult::Created, Exit::Ok), Exit::Findings);
+        assert_eq!(exit(false, HookResult::Created, Exit::Ok), Exit::Ok);
+        assert_eq!(exit(true, HookResult::Present, Exit::Ok), Exit::Ok);
+        assert_eq!(exit(false, HookResult::NoRepository, Exit::Findings), Exit::Findings);
+        assert_eq!(exit(false, HookResult::Failed, Exit::Unreachable), Exit::Unreachable);
     }
 }

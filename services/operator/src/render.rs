@@ -11,8 +11,8 @@ use fabrique_core::id::{AppName, RelPath, Revision};
 use fabrique_declarations::{Declares, Wait};
 use fabrique_gitops::render::{self, Needs, Settings};
 use fabrique_gitops::{Entry, Registrations, Rules, Tree};
-use fabrique_observer::AppsReader;
 use fabrique_observer::declared::{contract_of, needs_of};
+use fabrique_observer::{Apps, AppsReader};
 use serde::Serialize;
 
 use crate::declared::{Judged, Ports, has_registration, is_cluster_apps, judged};
@@ -82,10 +82,20 @@ impl Rendered {
 pub async fn live(apps: &AppsReader, ports: &Ports, settings: &Settings) -> Result<Rendered, OperatorError> {
     let apps = apps.read().await?;
     let judged = judged(&apps.registrations, &apps.contract, ports).await?;
+    of_judged(&apps, &judged, ports, settings).await
+}
+
+/// Renders one state of `cluster/apps`, whose declarations were read and judged.
+pub(crate) async fn of_judged(
+    apps: &Apps,
+    judged: &Judged,
+    ports: &Ports,
+    settings: &Settings,
+) -> Result<Rendered, OperatorError> {
     let contract = apps.contract.as_ref().ok().and_then(Option::as_ref);
     let migrations = migrations::all(&apps.tree, &apps.registrations, contract, ports, settings).await?;
     let commit = Some(apps.commit.clone());
-    Ok(rendered(commit, &apps.tree, &apps.registrations, (&judged, migrations), settings))
+    Ok(rendered(commit, &apps.tree, &apps.registrations, (judged, migrations), settings))
 }
 
 /// Renders a checkout of `cluster/apps`, with the declarations at the heads of their branches. Reads files: call it

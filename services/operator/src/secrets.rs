@@ -30,6 +30,9 @@ pub struct DerivedSecret {
     /// Why it was left as it is, where it should not be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// How a process ends that this stops.
+    #[serde(skip)]
+    pub(crate) exit: Exit,
 }
 
 /// What became of a secret.
@@ -50,9 +53,8 @@ impl DerivedReport {
     /// How the process ends.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        let refused = self.secrets.iter().any(|secret| secret.outcome == Outcome::Refused);
-        let left_undone = self.dry_run && self.changed > 0;
-        Exit::ok_if(!(refused || left_undone))
+        let left_undone = Exit::ok_if(!(self.dry_run && self.changed > 0));
+        Exit::worst(self.secrets.iter().map(|secret| secret.exit).chain([left_undone]))
     }
 }
 
@@ -111,18 +113,18 @@ pub async fn derive(
 ) -> Result<DerivedReport, OperatorError> {
     let mut report = DerivedReport { secrets: Vec::new(), changed: 0, dry_run };
     for derivation in derivations {
-        let (outcome, why) = match port.derive(derivation, dry_run).await {
-            Ok(Ok(Change::None)) => (Outcome::Unchanged, None),
-            Ok(Ok(Change::Made)) => (Outcome::Made, None),
-            Ok(Ok(Change::Changed)) => (Outcome::Changed, None),
-            Ok(Err(unfit)) => (Outcome::Refused, Some(unfit.to_string())),
+        let (outcome, why, exit) = match port.derive(derivation, dry_run).await {
+            Ok(Ok(Change::None)) => (Outcome::Unchanged, None, Exit::Ok),
+            Ok(Ok(Change::Made)) => (Outcome::Made, None, Exit::Ok),
+            Ok(Ok(Change::Changed)) => (Outcome::Changed, None, Exit::Ok),
+            Ok(Err(unfit)) => (Outcome::Refused, Some(unfit.to_string()), Exit::Findings),
             // Whoever does not answer does not answer for the others either.
             Err(error) if error.transient() => return Err(error.into()),
-            Err(error) => (Outcome::Refused, Some(error.to_string())),
+            Err(error) => (Outcome::Refused, Some(error.to_string()), Exit::from(&error)),
         };
         report.changed += usize::from(matches!(outcome, Outcome::Made | Outcome::Changed));
         let (secret, from) = (derivation.target.to_string(), derivation.source.to_string());
-        report.secrets.push(DerivedSecret { secret, from, outcome, why });
+        report.secrets.push(DerivedSecret { secret, from, outcome, why, exit });
     }
     Ok(report)
 }
@@ -167,7 +169,9 @@ mod tests {
         assert_eq!(outcomes, [Outcome::Refused, Outcome::Refused, Outcome::Refused, Outcome::Made]);
         let why = report.secrets[0].why.as_deref();
         assert_eq!(why, Some("the API server: no (print the rights)"));
-        assert_eq!((report.changed, report.exit()), (1, Exit::Findings));
+        assert_eq!((report.changed, report.exit()), (1, Exit::Unexpected));
+        assert_eq!(derived(&["denied", "unfit"]).await.unwrap().exit(), Exit::Denied, "as the help says");
+        assert_eq!(derived(&["unfit", "fine"]).await.unwrap().exit(), Exit::Findings);
     }
 
     #[tokio::test]

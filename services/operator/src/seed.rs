@@ -22,7 +22,7 @@ use fabrique_ports::applications::Applications;
 use fabrique_ports::bus::Command;
 use fabrique_ports::forge::Hooks;
 use fabrique_ports::secrets::{Derivation, DerivedSecrets};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::declared;
 use crate::error::OperatorError;
@@ -37,6 +37,8 @@ pub use report::{Failures, SeedReport, Step, StepResult};
 
 /// Between two looks at what a worker or Argo CD is at.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the last look may take, with what somebody who is away for a moment costs.
+const LAST_LOOK: Duration = Duration::from_secs(30);
 
 /// What is asked for.
 #[derive(Debug, Clone)]
@@ -86,15 +88,16 @@ pub struct Prepared {
 /// Looks at what is there and says what is to come. Nothing is changed.
 ///
 /// # Errors
-/// When an app is not registered; when a peer that has to be asked does not answer.
-pub async fn prepare(ground: &Ground<'_>, wish: &Wish) -> Result<Prepared, OperatorError> {
-    let Look { seen, derivations, watched } = look::look(ground, wish).await?;
+/// When an app is not registered; when a peer that has to be asked does not answer; when it takes longer than `limit`.
+pub async fn prepare(ground: &Ground<'_>, wish: &Wish, limit: Duration) -> Result<Prepared, OperatorError> {
+    let looking = timeout(limit, look::look(ground, wish)).await;
+    let Look { seen, derivations, watched } = looking.unwrap_or(Err(OperatorError::Late(limit)))?;
     Ok(Prepared { plan: plan::plan(&seen, wish.no_build), derivations, watched })
 }
 
 /// How it is carried out.
 pub struct Pace<'a> {
-    /// How long all of it may take.
+    /// How long all of it may take, but for a last look at what came of it.
     pub limit: Duration,
     /// Who asks, for workers' records.
     pub caller: &'a str,
@@ -111,16 +114,14 @@ pub async fn carry_out(ground: &Ground<'_>, wish: &Wish, prepared: Prepared, pac
     let run = Run { ground, wish, pace, deadline: Instant::now() + pace.limit };
     let mut failures = Failures::default();
     (pace.tell)("secrets and webhooks".to_owned());
-    run.own(&derivations, watched, &mut failures).await;
+    let derived = run.own(&derivations, watched, &mut failures).await;
     if failures.is_empty() {
         run.workers(&before, &mut failures).await;
     }
     if failures.is_empty() {
-        run.deployer(&mut failures).await;
+        run.deployer(derived, &mut failures).await;
     }
-    // What was done is told although somebody does not answer any more.
-    let after = prepare(ground, wish).await.map(|prepared| prepared.plan);
-    let after = after.inspect_err(|error| tracing::warn!(%error, "what came of it was not looked at")).ok();
+    let after = run.last_look().await;
     SeedReport::ended(&before, after.as_ref(), &failures)
 }
 
@@ -132,29 +133,66 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What nobody else does: secrets, then webhooks.
-    async fn own(&self, derivations: &[Derivation], watched: Vec<Watched>, failures: &mut Failures) {
-        if let Some(port) = self.ground.secrets {
-            let report = match secrets::derive(port, derivations, false).await {
-                Ok(report) => report,
-                Err(error) => {
-                    let first = derivations.first().map(|one| one.target.to_string()).unwrap_or_default();
-                    return failures.add(Stage::Secrets, first, error.to_string(), error.exit());
+    /// The same, until the time is over.
+    async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, OperatorError>>,
+    ) -> Result<T, OperatorError> {
+        timeout_at(self.deadline, work).await.unwrap_or(Err(OperatorError::Late(self.pace.limit)))
+    }
+
+    /// What was done is told although somebody does not answer for a moment.
+    async fn last_look(&self) -> Result<Plan, OperatorError> {
+        let until = Instant::now() + LAST_LOOK;
+        loop {
+            match prepare(self.ground, self.wish, until - Instant::now()).await {
+                Ok(prepared) => return Ok(prepared.plan),
+                Err(error) if error.exit() == Exit::Unreachable && Instant::now() + PAUSE < until => {
+                    (self.pace.tell)(format!("a last look: {error}"));
+                    tokio::time::sleep(PAUSE).await;
                 }
-            };
-            for secret in report.secrets.iter().filter(|secret| secret.outcome == Outcome::Refused) {
-                let why = secret.why.clone().unwrap_or_default();
-                failures.add(Stage::Secrets, &secret.secret, why, Exit::Findings);
+                Err(error) => return Err(error),
             }
         }
-        if !failures.is_empty() {
-            return;
+    }
+
+    /// What nobody else does: secrets, then webhooks. Whether a secret is another one now.
+    async fn own(&self, derivations: &[Derivation], watched: Vec<Watched>, failures: &mut Failures) -> bool {
+        let mut derived = false;
+        if let Some(port) = self.ground.secrets {
+            match self.in_time(secrets::derive(port, derivations, false)).await {
+                Ok(report) => {
+                    derived = report.changed > 0;
+                    for secret in report.secrets.iter().filter(|secret| secret.outcome == Outcome::Refused) {
+                        let why = secret.why.clone().unwrap_or_default();
+                        failures.add(Stage::Secrets, &secret.secret, why, secret.exit);
+                    }
+                }
+                Err(error) => {
+                    let first = derivations.first().map(|one| one.target.to_string()).unwrap_or_default();
+                    failures.add(Stage::Secrets, first, error.to_string(), error.exit());
+                }
+            }
         }
+        if failures.is_empty() {
+            self.webhooks(watched, failures).await;
+        }
+        derived
+    }
+
+    async fn webhooks(&self, watched: Vec<Watched>, failures: &mut Failures) {
         let webhooks = &self.ground.webhooks;
-        let ensured = hooks::ensure(webhooks.port, watched, &webhooks.url, false).await;
+        let ensuring = async { Ok(hooks::ensure(webhooks.port, watched, &webhooks.url, false).await) };
+        let ensured = match self.in_time(ensuring).await {
+            Ok(ensured) => ensured,
+            Err(error) => {
+                let subject = webhooks.apps.0.to_string();
+                return failures.add(Stage::Webhooks, subject, error.to_string(), error.exit());
+            }
+        };
         for hook in ensured.repositories {
             if matches!(hook.result, HookResult::NoRepository | HookResult::Failed) {
-                failures.add(Stage::Webhooks, hook.repo.to_string(), hook.detail, Exit::Findings);
+                failures.add(Stage::Webhooks, hook.repo.to_string(), hook.detail, hook.exit);
             }
         }
     }
@@ -167,7 +205,8 @@ impl Run<'_> {
                 Ask::Build => Command::Rebuild { no_cache: false },
                 Ask::Nothing => continue,
             };
-            match self.ground.operator.command(app.as_str(), command, self.pace.caller).await {
+            let asking = self.ground.operator.command(app.as_str(), command, self.pace.caller);
+            match self.in_time(asking).await {
                 Ok(outcome) if outcome.done => {}
                 Ok(outcome) => failures.add(Stage::Image, app.as_str(), outcome.message, Exit::Findings),
                 Err(error) => failures.add(Stage::Image, app.as_str(), error.to_string(), error.exit()),
@@ -179,8 +218,8 @@ impl Run<'_> {
         while !pending.is_empty() && failures.is_empty() {
             let mut told = Vec::new();
             for app in pending.clone() {
-                match look::stand(self.ground, self.wish, app).await {
-                    Ok(stand) => match Progress::of(&stand) {
+                match self.in_time(look::stand(self.ground, self.wish, app)).await {
+                    Ok(stand) => match Progress::of(app, &stand) {
                         Progress::There => drop(pending.remove(app)),
                         Progress::UnderWay => told.push(format!("{app}: {}", stand.told)),
                         Progress::Stuck(why) => {
@@ -209,8 +248,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until Argo CD runs what is committed.
-    async fn deployer(&self, failures: &mut Failures) {
+    /// Waits until Argo CD runs what is committed. An app whose secret is `derived` only now may recover.
+    async fn deployer(&self, derived: bool, failures: &mut Failures) {
         let renders = self.ground.settings.is_some_and(|of| of.destination(&self.wish.environment).is_some());
         if self.ground.deployer.is_none() || !renders {
             return;
@@ -219,9 +258,16 @@ impl Run<'_> {
         loop {
             let mut told = Vec::new();
             for app in pending.clone() {
-                match look::deployer(self.ground, self.wish, app).await {
+                match self.in_time(look::deployer(self.ground, self.wish, app)).await {
                     Ok(DeployerSeen::Running | DeployerSeen::Unasked) => drop(pending.remove(app)),
                     Ok(DeployerSeen::Behind(said)) => told.push((app, said)),
+                    Ok(DeployerSeen::Degraded(said)) if derived => told.push((app, said)),
+                    // More waiting helps against neither.
+                    Ok(DeployerSeen::Degraded(said) | DeployerSeen::Failed(said)) => {
+                        let why = format!("Argo CD says: {said}");
+                        failures.add(Stage::Application, app.as_str(), why, Exit::Findings);
+                        pending.remove(app);
+                    }
                     Err(error) if error.exit() == Exit::Unreachable => told.push((app, error.to_string())),
                     Err(error) => {
                         failures.add(Stage::Application, app.as_str(), error.to_string(), error.exit());
@@ -268,14 +314,13 @@ enum Progress {
 }
 
 impl Progress {
-    fn of(stand: &Stand) -> Self {
+    fn of(app: &AppName, stand: &Stand) -> Self {
+        let stuck =
+            || stand.not_rebuilt(app).or_else(|| stand.stop.clone()).or_else(|| stand.used_up.clone());
         match (&stand.image, &stand.composition) {
             (ImageSeen::There(_), CompositionSeen::There(_)) => Progress::There,
             (ImageSeen::Nothing(why), _) => Progress::Stuck(why.clone()),
-            _ => match stand.stop.as_ref().or(stand.used_up.as_ref()) {
-                Some(why) => Progress::Stuck(why.clone()),
-                None => Progress::UnderWay,
-            },
+            _ => stuck().map_or(Progress::UnderWay, Progress::Stuck),
         }
     }
 }
@@ -297,7 +342,12 @@ mod tests {
     use super::*;
 
     fn stand(image: ImageSeen, composition: CompositionSeen) -> Stand {
-        Stand { target: None, image, composition, stop: None, used_up: None, told: String::new() }
+        let (from, others, told) = (None, BTreeSet::new(), String::new());
+        Stand { target: None, image, composition, from, others, stop: None, used_up: None, told }
+    }
+
+    fn progress(stand: &Stand) -> Progress {
+        Progress::of(&AppName::parse("citation").unwrap(), stand)
     }
 
     #[test]
@@ -305,19 +355,22 @@ mod tests {
         let revision = Revision::parse(&"1b".repeat(20)).unwrap();
         let there = || ImageSeen::There(Digest::of(b"image"));
         let (missing, shown) = (ImageSeen::Missing(revision.clone()), CompositionSeen::There(revision));
-        assert_eq!(Progress::of(&stand(there(), shown.clone())), Progress::There);
-        assert_eq!(Progress::of(&stand(there(), CompositionSeen::ToCome)), Progress::UnderWay);
-        assert_eq!(Progress::of(&stand(missing.clone(), CompositionSeen::ToCome)), Progress::UnderWay);
+        assert_eq!(progress(&stand(there(), shown.clone())), Progress::There);
+        assert_eq!(progress(&stand(there(), CompositionSeen::ToCome)), Progress::UnderWay);
+        assert_eq!(progress(&stand(missing.clone(), CompositionSeen::ToCome)), Progress::UnderWay);
         let lost = ImageSeen::Lost(Digest::of(b"lost"));
         assert_eq!(
-            Progress::of(&stand(lost, shown)),
+            progress(&stand(lost.clone(), shown.clone())),
             Progress::UnderWay,
             "it is shown, and nobody can run it"
         );
+        let mut promoted = stand(lost, shown);
+        promoted.from = Some(EnvironmentName::parse("staging").unwrap());
+        assert!(matches!(progress(&promoted), Progress::Stuck(_)), "nobody builds it anew");
         for (stop, used_up) in [(Some("held"), None), (None, Some("dead letter"))] {
             let mut stuck = stand(missing.clone(), CompositionSeen::ToCome);
             (stuck.stop, stuck.used_up) = (stop.map(str::to_owned), used_up.map(str::to_owned));
-            assert!(matches!(Progress::of(&stuck), Progress::Stuck(_)));
+            assert!(matches!(progress(&stuck), Progress::Stuck(_)));
             assert_eq!(stage_of(&stuck), Stage::Image);
         }
     }

@@ -13,10 +13,33 @@ pub struct ApplicationState {
     pub sync: String,
     /// How it fares, in its words: `Healthy`, `Progressing`, `Degraded`, `Missing`.
     pub health: String,
+    /// The commits that it was compared with, one for each source; none before it was compared.
+    pub revisions: Vec<String>,
+    /// Its last sync, where there was one.
+    pub operation: Option<SyncOperation>,
     /// The images that are run, as their manifests name them; none while that is not known.
     pub images: BTreeSet<String>,
     /// What is wrong, where it says so.
     pub message: Option<String>,
+}
+
+/// The last sync of an Application.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SyncOperation {
+    /// What became of it, in the deployer's words: `Running`, `Succeeded`, `Failed`, `Error`.
+    pub phase: String,
+    /// The commits that it deployed, or was to, one for each source.
+    pub revisions: Vec<String>,
+    /// What it says of itself.
+    pub message: Option<String>,
+}
+
+impl SyncOperation {
+    /// Whether it failed, and is not tried again by itself.
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        matches!(self.phase.as_str(), "Failed" | "Error")
+    }
 }
 
 impl ApplicationState {

@@ -87,7 +87,8 @@ async fn run(
     wish: &Wish,
     consent: &Consent,
 ) -> anyhow::Result<Exit> {
-    let prepared = Box::pin(showing("looking at what is there", seed::prepare(ground, wish))).await?;
+    let looking = seed::prepare(ground, wish, asked.limit);
+    let prepared = Box::pin(showing("looking at what is there", looking)).await?;
     let planned = SeedReport::planned(&prepared.plan, asked.dry_run);
     // With nothing to do and nobody in the way there is nothing to agree to.
     if asked.dry_run || planned.is_refused() || prepared.plan.is_done() {
@@ -124,6 +125,9 @@ fn told(console: Console, report: &SeedReport, dry_run: bool) -> anyhow::Result<
         (true, false) => "would be changed",
         (false, false) => "changed",
     };
+    if let Some(why) = &report.unseen {
+        console.line(&format!("what came of it was not seen: {why}; run it again"))?;
+    }
     console.line(&format!("{} {would}", report.changed))?;
     Ok(report.exit())
 }
@@ -150,6 +154,7 @@ fn result(step: &Step) -> Cell {
         StepResult::Refused => (Tone::Bad, "refused"),
         StepResult::Failed => (Tone::Bad, "failed"),
         StepResult::NotReached => (Tone::Busy, "not reached"),
+        StepResult::Unseen => (Tone::Busy, "not seen"),
     };
     Cell::toned(tone, word)
 }

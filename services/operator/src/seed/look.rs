@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use fabrique_core::app::{App, DeployedImage};
+use fabrique_core::app::{App, DeployedImage, ImageFrom};
 use fabrique_core::decision::Reason;
 use fabrique_core::id::{AppName, Channel, Digest, EnvironmentName, RelPath, Revision};
 use fabrique_core::verdict::Verdict;
@@ -46,7 +46,7 @@ pub(super) async fn look(ground: &Ground<'_>, wish: &Wish) -> Result<Look, Opera
         .collect::<Result<_, _>>()?;
     let judged = judged(&apps.registrations, &apps.contract, ground.declared).await?;
     let rendered = match ground.settings {
-        Some(settings) => Some(render::live(&ground.operator.apps, ground.declared, settings).await?),
+        Some(settings) => Some(render::of_judged(&apps, &judged, ground.declared, settings).await?),
         None => None,
     };
     let along: BTreeSet<AppName> = named.iter().map(|app| app.name.clone()).collect();
@@ -136,12 +136,22 @@ impl At<'_> {
         let regarded = self.ground.operator.regard(self.apps, app).await?;
         let (status, next) = self.ground.operator.told(self.apps, app, &regarded);
         let (told, next) = (status.reason, format!("; {next}"));
+        let (from, others) = self.images_of(app);
         let target = match &regarded.view.target {
             Target::At { revision, .. } => revision.clone(),
             Target::Nothing(why) => {
-                let why = format!("there is nothing to build: {why}{next}");
-                let (image, composition) = (ImageSeen::Nothing(why), CompositionSeen::ToCome);
-                return Ok(Stand { target: None, image, composition, stop: None, used_up: None, told });
+                let image = ImageSeen::Nothing(format!("there is nothing to build: {why}{next}"));
+                let (target, composition) = (None, CompositionSeen::ToCome);
+                return Ok(Stand {
+                    target,
+                    image,
+                    composition,
+                    from,
+                    others,
+                    stop: None,
+                    used_up: None,
+                    told,
+                });
             }
         };
         let channels = [Channel::Image, Channel::Infra].map(|channel| self.verdict(&regarded, channel));
@@ -167,7 +177,19 @@ impl At<'_> {
         let stop = stopped.or(of_source).or(promoted).map(|why| format!("{why}{next}"));
         let image = self.image(app, &regarded, &of_image, target.clone()).await?;
         let used_up = of_others.map(|why| format!("{why}{next}"));
-        Ok(Stand { target: Some(target), image, composition, stop, used_up, told })
+        Ok(Stand { target: Some(target), image, composition, from, others, stop, used_up, told })
+    }
+
+    /// Where the images of this environment come from, if not from builds, and where builds go besides.
+    fn images_of(&self, app: &App) -> (Option<EnvironmentName>, BTreeSet<EnvironmentName>) {
+        let (here, others): (Vec<_>, Vec<_>) =
+            app.environments.iter().partition(|place| place.name == *self.environment);
+        let from = here.first().and_then(|here| match &here.image {
+            ImageFrom::Build => None,
+            ImageFrom::Environment(from) => Some(from.clone()),
+        });
+        let follow = others.into_iter().filter(|place| place.image == ImageFrom::Build);
+        (from, follow.map(|place| place.name.clone()).collect())
     }
 
     fn verdict<'r>(&self, regarded: &'r Regarded, channel: Channel) -> Option<&'r Verdict> {
@@ -209,7 +231,12 @@ impl At<'_> {
         let registry = &self.ground.operator.ports.registry;
         if let (Way::There, Some(image)) = (way, self.deployed(app)) {
             let has = registry.has(&image.repository, &image.digest).await?;
-            return Ok(if has { ImageSeen::There(image.digest) } else { self.lost(regarded, image.digest) });
+            let promoted = self.images_of(app).0.is_some();
+            return Ok(if has {
+                ImageSeen::There(image.digest)
+            } else {
+                lost(regarded, image.digest, promoted)
+            });
         }
         // The view has only what the registry answers for.
         if let Some(record) = &regarded.view.record {
@@ -219,13 +246,6 @@ impl At<'_> {
             Some(running) => ImageSeen::UnderWay(running.build.clone()),
             None => ImageSeen::Missing(target),
         })
-    }
-
-    fn lost(&self, regarded: &Regarded, digest: Digest) -> ImageSeen {
-        match &regarded.view.memory.running {
-            Some(running) => ImageSeen::UnderWay(running.build.clone()),
-            None => ImageSeen::Lost(digest),
-        }
     }
 
     /// What is run before the sync of the image that is deployed, or is to be.
@@ -280,11 +300,35 @@ impl At<'_> {
         let Some(deployer) = self.ground.deployer else { return Ok(DeployerSeen::Unasked) };
         let name = layout::application_name(&app.name, self.environment);
         let digest = self.deployed(app).map(|image| image.digest);
-        let state = deployer.application(&name).await?;
-        Ok(state.map_or_else(
-            || DeployerSeen::Behind(format!("there is no Application {name} yet")),
-            |state| running(&state, digest.as_ref().map(Digest::as_str)),
-        ))
+        let Some(state) = deployer.application(&name).await? else {
+            return Ok(DeployerSeen::Behind(format!("there is no Application {name} yet")));
+        };
+        let compared = self.are_seen(app, &state.revisions).await?;
+        let synced = match &state.operation {
+            Some(operation) if operation.is_failed() => self.are_seen(app, &operation.revisions).await?,
+            Some(_) | None => false,
+        };
+        Ok(running(&state, digest.as_ref().map(Digest::as_str), Of { compared, synced }))
+    }
+
+    /// Whether these commits, one for each source of an Application, have everything that is committed of the app here. Whoever
+    /// changes other apps moves the branch, and Argo CD does not look for that at once.
+    async fn are_seen(&self, app: &App, revisions: &[String]) -> Result<bool, OperatorError> {
+        let composition = composition::load(&self.apps.tree, app, self.environment).ok().flatten();
+        let overlay = composition.and_then(|found| found.infra.deployed).map(|infra| infra.revision);
+        for revision in revisions {
+            let Ok(revision) = Revision::parse(revision) else { return Ok(false) };
+            // Where Argo CD reads the overlay in the app's repository, it says that commit.
+            if revision == self.apps.commit || overlay.as_ref() == Some(&revision) {
+                continue;
+            }
+            let changed = self.ground.operator.apps.changed_since(&revision, &self.apps.commit).await?;
+            let concerns = |path: &String| concerns(app, self.environment, path);
+            if changed.is_none_or(|paths| paths.iter().any(concerns)) {
+                return Ok(false);
+            }
+        }
+        Ok(!revisions.is_empty())
     }
 
     /// The derived secrets that the named apps depend on.
@@ -336,6 +380,15 @@ enum Way {
     Stopped(String),
 }
 
+/// What is to be said of an image that is deployed and that the registry has no more. A build under way is no way to one that
+/// a person promoted.
+fn lost(regarded: &Regarded, digest: Digest, promoted: bool) -> ImageSeen {
+    match &regarded.view.memory.running {
+        Some(running) if !promoted => ImageSeen::UnderWay(running.build.clone()),
+        Some(_) | None => ImageSeen::Lost(digest),
+    }
+}
+
 /// Why nobody builds or commits it any more, and whether trying again would not help either.
 fn failure(regarded: &Regarded) -> Option<(String, bool)> {
     match &regarded.decision.reason {
@@ -355,40 +408,155 @@ fn needs_of(subject: &Subject) -> BTreeSet<AppName> {
     }
 }
 
-/// Whether an Application runs `digest`, as far as it tells its images.
-fn running(state: &ApplicationState, digest: Option<&str>) -> DeployerSeen {
+/// Whether a file of `cluster/apps` may be one that the Application of the app reads here: everything of the app but its
+/// registration and what is another environment's, and what is run before its sync.
+fn concerns(app: &App, environment: &EnvironmentName, path: &str) -> bool {
+    let below =
+        |folder: &RelPath| path.strip_prefix(folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
+    if below(&layout::migrations_folder(&app.name, environment)) {
+        return true;
+    }
+    let others = app.environments.iter().filter(|other| other.name != *environment);
+    let of_others =
+        others.map(|other| layout::directory_of(&app.name, &other.name)).any(|folder| below(&folder));
+    below(&layout::home_of(&app.name)) && !of_others && path != layout::registration_of(&app.name).as_str()
+}
+
+/// Of what is committed now are …
+#[derive(Debug, Clone, Copy)]
+struct Of {
+    /// … what Argo CD says about an Application.
+    compared: bool,
+    /// … the sync that failed.
+    synced: bool,
+}
+
+/// Whether an Application runs what is committed, with `digest`, as far as it tells its images: it tells those of pods.
+fn running(state: &ApplicationState, digest: Option<&str>, of: Of) -> DeployerSeen {
     let shows = |digest: &str| state.images.iter().any(|image| image.ends_with(digest));
     let is_it = digest.is_none_or(|digest| state.images.is_empty() || shows(digest));
-    if state.is_well() && is_it {
+    if state.is_well() && is_it && of.compared {
         return DeployerSeen::Running;
     }
-    let older = if is_it { "" } else { ", with another image" };
-    let message = state.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
-    DeployerSeen::Behind(format!("{}, {}{older}{message}", state.sync, state.health))
+    let message =
+        |message: Option<&String>| message.map(|message| format!(": {message}")).unwrap_or_default();
+    let told = format!("{}, {}", state.sync, state.health);
+    let own = message(state.message.as_ref());
+    if !of.compared {
+        return DeployerSeen::Behind(format!("{told}, of an older commit{own}"));
+    }
+    let failed = state.operation.as_ref().filter(|operation| operation.is_failed() && of.synced);
+    match failed {
+        Some(operation) if state.sync != "Synced" => {
+            let why = message(operation.message.as_ref());
+            DeployerSeen::Failed(format!("{told}; its sync failed{why}"))
+        }
+        Some(_) | None if state.sync == "Synced" && state.health == "Degraded" => {
+            DeployerSeen::Degraded(format!("{told}{own}"))
+        }
+        Some(_) | None => {
+            let older = if is_it { "" } else { ", with another image" };
+            DeployerSeen::Behind(format!("{told}{older}{own}"))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use fabrique_ports::applications::SyncOperation;
+
     use super::*;
 
-    #[test]
-    fn an_application_runs_what_is_deployed_once_it_is_well_and_shows_that_image() {
-        let state = |sync: &str, health: &str, images: &[&str]| ApplicationState {
+    const NOW: Of = Of { compared: true, synced: true };
+
+    fn state(sync: &str, health: &str, images: &[&str]) -> ApplicationState {
+        ApplicationState {
             sync: sync.to_owned(),
             health: health.to_owned(),
             images: images.iter().map(|&image| image.to_owned()).collect(),
-            message: None,
-        };
+            ..ApplicationState::default()
+        }
+    }
+
+    #[test]
+    fn an_application_runs_what_is_deployed_once_it_is_well_and_shows_that_image() {
         let new = Some("sha256:bb");
         let image = ["registry:80/citation@sha256:bb"];
-        assert_eq!(running(&state("Synced", "Healthy", &image), new), DeployerSeen::Running);
-        assert_eq!(running(&state("Synced", "Healthy", &[]), new), DeployerSeen::Running);
+        assert_eq!(running(&state("Synced", "Healthy", &image), new, NOW), DeployerSeen::Running);
+        assert_eq!(running(&state("Synced", "Healthy", &[]), new, NOW), DeployerSeen::Running);
         for behind in [
             state("Synced", "Healthy", &["registry:80/citation@sha256:aa"]),
             state("OutOfSync", "Healthy", &image),
             state("Synced", "Progressing", &image),
         ] {
-            assert!(matches!(running(&behind, new), DeployerSeen::Behind(_)), "{behind:?}");
+            assert!(matches!(running(&behind, new, NOW), DeployerSeen::Behind(_)), "{behind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_an_older_commit_says_nothing_of_what_is_committed() {
+        let image = ["registry:80/citation@sha256:bb"];
+        let older = Of { compared: false, synced: true };
+        let mut failed = state("OutOfSync", "Healthy", &image);
+        failed.operation = Some(SyncOperation { phase: "Failed".to_owned(), ..SyncOperation::default() });
+        let images: [&[&str]; 2] = [&image, &[]];
+        let well = images.map(|images| state("Synced", "Healthy", images));
+        for state in well.into_iter().chain([state("Synced", "Degraded", &image), failed]) {
+            let seen = running(&state, Some("sha256:bb"), older);
+            let DeployerSeen::Behind(said) = seen else { panic!("{state:?}: {seen:?}") };
+            assert!(said.contains("of an older commit"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_sync_that_failed_and_an_app_that_is_degraded_are_told_with_their_words() {
+        let image = ["registry:80/citation@sha256:bb"];
+        let mut failed = state("OutOfSync", "Healthy", &image);
+        let operation = |phase: &str| {
+            let message = Some("Job migrate: Job has reached the backoff limit".to_owned());
+            Some(SyncOperation { phase: phase.to_owned(), message, ..SyncOperation::default() })
+        };
+        failed.operation = operation("Failed");
+        let seen = running(&failed, Some("sha256:bb"), NOW);
+        assert!(matches!(&seen, DeployerSeen::Failed(said) if said.contains("Job migrate")), "{seen:?}");
+        // It is tried again, or it was another commit's.
+        let older = Of { compared: true, synced: false };
+        assert!(matches!(running(&failed, None, older), DeployerSeen::Behind(_)));
+        failed.operation = operation("Running");
+        assert!(matches!(running(&failed, None, NOW), DeployerSeen::Behind(_)));
+        let mut degraded = state("Synced", "Degraded", &[]);
+        degraded.operation = operation("Succeeded");
+        degraded.message = Some("Deployment exceeded its progress deadline".to_owned());
+        let seen = running(&degraded, Some("sha256:bb"), NOW);
+        assert!(matches!(&seen, DeployerSeen::Degraded(said) if said.contains("deadline")), "{seen:?}");
+    }
+
+    #[test]
+    fn a_file_concerns_an_application_that_may_read_it() {
+        let text = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  source: { repo: \
+                    atlas/citation }\n  image: registry:80/citation\n  environments: [{ name: staging }, { name: prod }]\n";
+        let file = RelPath::parse("apps/citation/app.yaml").unwrap();
+        let tree: fabrique_gitops::Tree =
+            [(file, fabrique_gitops::Entry::regular(text.to_owned()))].into_iter().collect();
+        let rules = fabrique_gitops::Rules { registries: vec!["registry:80".to_owned()] };
+        let registrations = fabrique_gitops::Registrations::load(&tree, &rules);
+        let app = registrations.apps.values().next().unwrap();
+        let prod = EnvironmentName::parse("prod").unwrap();
+        for path in [
+            "apps/citation/prod/composition.yaml",
+            "apps/citation/base/a.yaml",
+            "migrations/prod/citation/a.yaml",
+        ] {
+            assert!(concerns(app, &prod, path), "{path}");
+        }
+        for path in [
+            "apps/citation/staging/composition.yaml",
+            "apps/citation/app.yaml",
+            "apps/citation-two/prod/a.yaml",
+            "apps/mediawatch/prod/composition.yaml",
+            "contract.yaml",
+        ] {
+            assert!(!concerns(app, &prod, path), "{path}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use fabrique_core::id::{AppName, BuildId, Digest, EnvironmentName, RelPath, Revision};
 use serde::Serialize;
 
+use crate::exit::Exit;
 use crate::hooks::{EnsuredHook, HookResult};
 use crate::secrets::{DerivedSecret, Outcome};
 
@@ -108,6 +109,10 @@ pub struct Stand {
     pub image: ImageSeen,
     /// What its composition shows.
     pub composition: CompositionSeen,
+    /// The environment that its image comes from, by a person's word; nothing where it follows builds.
+    pub from: Option<EnvironmentName>,
+    /// The other environments that follow its builds: what is built for this one goes there as well.
+    pub others: BTreeSet<EnvironmentName>,
     /// Why no worker would bring it further, though it is asked, and what helps.
     pub stop: Option<String>,
     /// Why no worker tries any more before it is asked.
@@ -162,6 +167,10 @@ pub enum DeployerSeen {
     Running,
     /// Not yet, and this is what it says.
     Behind(String),
+    /// It runs what is committed, and that is not well.
+    Degraded(String),
+    /// Its sync of what is committed failed, and it tries no more.
+    Failed(String),
 }
 
 /// The derived secrets that apps depend on.
@@ -184,8 +193,13 @@ pub enum Standing {
     Asked(String),
     /// Argo CD does it by itself: it is waited for.
     Awaited(String),
-    /// A person has to do something first.
-    Refused(String),
+    /// A person has to do something first, or somebody has to answer; and how a process ends that this stops.
+    Refused(String, Exit),
+}
+
+/// A finding that a person has to do something about first.
+fn refused(why: impl Into<String>) -> Standing {
+    Standing::Refused(why.into(), Exit::Findings)
 }
 
 /// One line of a plan.
@@ -231,7 +245,15 @@ impl Plan {
     /// Whether a person has to do something before anything is done.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.rows.iter().any(|row| matches!(row.standing, Standing::Refused(_)))
+        self.rows.iter().any(|row| matches!(row.standing, Standing::Refused(..)))
+    }
+
+    /// How a process ends that what stands in the way stops.
+    pub fn refusals(&self) -> impl Iterator<Item = Exit> {
+        self.rows.iter().filter_map(|row| match row.standing {
+            Standing::Refused(_, exit) => Some(exit),
+            Standing::There(_) | Standing::Own(_) | Standing::Asked(_) | Standing::Awaited(_) => None,
+        })
     }
 
     /// How many things are to be changed.
@@ -253,7 +275,7 @@ impl Standing {
     pub fn is_a_change(&self) -> bool {
         match self {
             Standing::Own(_) | Standing::Asked(_) => true,
-            Standing::There(_) | Standing::Awaited(_) | Standing::Refused(_) => false,
+            Standing::There(_) | Standing::Awaited(_) | Standing::Refused(..) => false,
         }
     }
 
@@ -265,7 +287,7 @@ impl Standing {
             | Standing::Own(what)
             | Standing::Asked(what)
             | Standing::Awaited(what)
-            | Standing::Refused(what) => what,
+            | Standing::Refused(what, _) => what,
         }
     }
 }
@@ -327,24 +349,25 @@ fn of_app(seen: &Seen, app: &AppSeen, stage: Stage, no_build: bool) -> Standing 
 fn image(app: &AppSeen, no_build: bool) -> Standing {
     let (missing, coming) = match &app.stand.image {
         ImageSeen::There(digest) => return Standing::There(format!("the registry has {digest}")),
-        ImageSeen::Nothing(why) => return Standing::Refused(why.clone()),
+        ImageSeen::Nothing(why) => return refused(why.clone()),
         ImageSeen::UnderWay(build) => (format!("{build} is under way"), format!("{build} is under way")),
         ImageSeen::Missing(revision) => {
             let revision = revision.short();
             (format!("{revision} is not built"), format!("a worker builds {revision}"))
         }
-        ImageSeen::Lost(digest) => (
-            format!("the registry lost {digest}"),
-            format!("the registry lost {digest}; a worker builds it anew"),
-        ),
+        ImageSeen::Lost(digest) => {
+            if let Some(why) = app.stand.not_rebuilt(&app.app) {
+                return refused(why);
+            }
+            let lost = format!("the registry lost {digest}");
+            (lost.clone(), format!("{lost}; a worker builds it anew"))
+        }
     };
     if no_build {
-        return Standing::Refused(format!(
-            "{missing}, and --no-build was said; leave it out to have it built"
-        ));
+        return refused(format!("{missing}, and --no-build was said; leave it out to have it built"));
     }
     match &app.stand.stop {
-        Some(why) => Standing::Refused(why.clone()),
+        Some(why) => refused(why.clone()),
         None => Standing::Asked(coming),
     }
 }
@@ -356,11 +379,11 @@ fn moves(app: &AppSeen) -> bool {
 
 fn declaration(seen: &Seen, app: &AppSeen) -> Standing {
     if !app.findings.is_empty() {
-        return Standing::Refused(app.findings.join("; "));
+        return refused(app.findings.join("; "));
     }
     if !app.waits.is_empty() {
         let why = app.waits.join("; ");
-        return if moves(app) { Standing::Refused(why) } else { Standing::There(format!("waits: {why}")) };
+        return if moves(app) { refused(why) } else { Standing::There(format!("waits: {why}")) };
     }
     let along: BTreeSet<&AppName> = seen.apps.iter().map(|app| &app.app).collect();
     let absent: Vec<&str> =
@@ -368,7 +391,7 @@ fn declaration(seen: &Seen, app: &AppSeen) -> Standing {
     if moves(app) && !absent.is_empty() {
         let absent = absent.join(" ");
         let both = format!("fabrique seed {absent} {}", app.app);
-        return Standing::Refused(format!("it depends on {absent}, not deployed here; `{both}` brings both"));
+        return refused(format!("it depends on {absent}, not deployed here; `{both}` brings both"));
     }
     let what = if app.declares { "fits what the cluster offers" } else { "none: it depends on nothing" };
     Standing::There(what.to_owned())
@@ -378,7 +401,7 @@ fn secrets(seen: &SecretsSeen) -> Vec<(String, Standing)> {
     match seen {
         SecretsSeen::Unasked(names) => {
             let remedy = "name the cluster in seed.environments";
-            let why = || Standing::Refused(format!("it is derived, and no cluster is asked; {remedy}"));
+            let why = || refused(format!("it is derived, and no cluster is asked; {remedy}"));
             names.iter().map(|name| (name.clone(), why())).collect()
         }
         SecretsSeen::Seen(secrets) => {
@@ -388,7 +411,9 @@ fn secrets(seen: &SecretsSeen) -> Vec<(String, Standing)> {
                     Outcome::Unchanged => Standing::There(format!("as {from} has it")),
                     Outcome::Made => Standing::Own(format!("to be made from {from}")),
                     Outcome::Changed => Standing::Own(format!("to follow {from}")),
-                    Outcome::Refused => Standing::Refused(secret.why.clone().unwrap_or_default()),
+                    Outcome::Refused => {
+                        Standing::Refused(secret.why.clone().unwrap_or_default(), secret.exit)
+                    }
                 };
                 (secret.secret.clone(), standing)
             };
@@ -402,7 +427,7 @@ fn webhook(hook: &EnsuredHook) -> Standing {
         HookResult::Present => Standing::There(format!("delivers pushes to {}", hook.branch_filter)),
         HookResult::Created => Standing::Own("to be made".to_owned()),
         HookResult::Repaired => Standing::Own(format!("to be repaired: {}", hook.detail)),
-        HookResult::NoRepository | HookResult::Failed => Standing::Refused(hook.detail.clone()),
+        HookResult::NoRepository | HookResult::Failed => Standing::Refused(hook.detail.clone(), hook.exit),
     }
 }
 
@@ -411,7 +436,7 @@ fn migrations(app: &AppSeen) -> Standing {
         FileSeen::None(why) => Standing::There(why.clone()),
         FileSeen::There(file) => Standing::There(format!("{file} runs them before each sync")),
         FileSeen::Differs(file) => committed(app, file),
-        FileSeen::Unfit(why) => Standing::Refused(why.clone()),
+        FileSeen::Unfit(why) => refused(why.clone()),
     }
 }
 
@@ -421,7 +446,7 @@ fn committed(app: &AppSeen, file: &RelPath) -> Standing {
         return Standing::Asked(format!("{file} comes in the commit of the image"));
     }
     let remedy = "`fabrique render --path .` in a checkout of cluster/apps writes it: commit and push that";
-    Standing::Refused(format!("{file} is not as rendered, and no commit of the app is to come; {remedy}"))
+    refused(format!("{file} is not as rendered, and no commit of the app is to come; {remedy}"))
 }
 
 fn composition(seen: &Seen, app: &AppSeen) -> Standing {
@@ -430,19 +455,23 @@ fn composition(seen: &Seen, app: &AppSeen) -> Standing {
         (CompositionSeen::There(revision), _) => {
             Standing::There(format!("{file} shows {}", revision.short()))
         }
-        (CompositionSeen::ToCome, Some(why)) => Standing::Refused(why.clone()),
-        (CompositionSeen::ToCome, None) => Standing::Asked(format!("a worker commits {file}")),
+        (CompositionSeen::ToCome, Some(why)) => refused(why.clone()),
+        (CompositionSeen::ToCome, None) => {
+            let told = |others| format!("; {others} follows its builds too, and gets it as well");
+            let too = app.stand.others_told().map(told).unwrap_or_default();
+            Standing::Asked(format!("a worker commits {file}{too}"))
+        }
     }
 }
 
 fn application(seen: &Seen, app: &AppSeen) -> Standing {
     let what = match &app.application {
-        FileSeen::Unfit(why) => return Standing::Refused(why.clone()),
+        FileSeen::Unfit(why) => return refused(why.clone()),
         // Nobody can tell what Argo CD makes of what people keep elsewhere.
         FileSeen::None(why) => return Standing::There(why.clone()),
         FileSeen::Differs(file) => {
             let standing = committed(app, file);
-            if seen.root != Some(false) || matches!(standing, Standing::Refused(_)) {
+            if seen.root != Some(false) || matches!(standing, Standing::Refused(..)) {
                 return standing;
             }
             file
@@ -451,25 +480,48 @@ fn application(seen: &Seen, app: &AppSeen) -> Standing {
     };
     if seen.root == Some(false) {
         let remedy = "apply root.yaml of cluster/apps, as docs/app-of-apps.md says";
-        return Standing::Refused(format!(
-            "Argo CD has no root Application, so that nobody reads {what}; {remedy}"
-        ));
+        return refused(format!("Argo CD has no root Application, so that nobody reads {what}; {remedy}"));
     }
     match &app.deployer {
         DeployerSeen::Unasked => Standing::There(format!("{what} is committed; Argo CD is not asked")),
         // What is committed next is what is waited for.
-        DeployerSeen::Running | DeployerSeen::Behind(_) if moves(app) => {
-            Standing::Awaited("Argo CD follows what is committed".to_owned())
-        }
+        _ if moves(app) => Standing::Awaited("Argo CD follows what is committed".to_owned()),
         DeployerSeen::Running => Standing::There(format!("{what}: Synced and Healthy")),
-        DeployerSeen::Behind(said) => Standing::Awaited(format!("Argo CD says: {said}")),
+        DeployerSeen::Behind(said) | DeployerSeen::Degraded(said) | DeployerSeen::Failed(said) => {
+            Standing::Awaited(format!("Argo CD says: {said}"))
+        }
+    }
+}
+
+impl Stand {
+    /// Why nobody is asked to build a lost image anew. A rebuild is of the app, and moves every environment that follows its
+    /// builds, of which only one was named; and it brings nothing to one that a person moves.
+    #[must_use]
+    pub fn not_rebuilt(&self, app: &AppName) -> Option<String> {
+        let ImageSeen::Lost(digest) = &self.image else { return None };
+        if let Some(from) = &self.from {
+            return Some(format!(
+                "the registry lost {digest}, which came from {from} by a person's word, so that no build brings it; push it \
+                 there again, or commit an image that {from} runs now"
+            ));
+        }
+        let others = self.others_told()?;
+        Some(format!(
+            "the registry lost {digest}, and building it anew moves {others} as well; `fabrique rebuild {app}` says that \
+             this is meant"
+        ))
+    }
+
+    fn others_told(&self) -> Option<String> {
+        let others: Vec<&str> = self.others.iter().map(EnvironmentName::as_str).collect();
+        (!others.is_empty()).then(|| others.join(", "))
     }
 }
 
 /// What a worker is asked for; nothing when there is nothing for it to do.
 fn ask(app: &AppSeen) -> Option<Ask> {
     match (&app.stand.image, &app.stand.composition) {
-        (ImageSeen::Lost(_), _) => Some(Ask::Build),
+        (ImageSeen::Lost(_), _) => app.stand.not_rebuilt(&app.app).is_none().then_some(Ask::Build),
         (ImageSeen::UnderWay(_), _) => Some(Ask::Nothing),
         (ImageSeen::There(_), CompositionSeen::There(_)) => None,
         _ => Some(Ask::Look),

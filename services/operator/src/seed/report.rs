@@ -6,6 +6,7 @@ use fabrique_core::id::{AppName, EnvironmentName};
 use serde::Serialize;
 
 use super::plan::{Plan, Row, Stage, Standing};
+use crate::error::OperatorError;
 use crate::exit::Exit;
 
 /// What came of a step.
@@ -26,6 +27,8 @@ pub enum StepResult {
     Failed,
     /// Something before it was not done.
     NotReached,
+    /// It may be done: nobody could look again.
+    Unseen,
 }
 
 /// One step.
@@ -52,6 +55,9 @@ pub struct SeedReport {
     pub steps: Vec<Step>,
     /// How many things were changed, or would be.
     pub changed: usize,
+    /// Why what came of it was not seen, where it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<String>,
     #[serde(skip)]
     exit: Exit,
 }
@@ -91,60 +97,71 @@ impl SeedReport {
     /// What a plan would do. Without `dry_run` it is the end all the same, since there is nothing to do or something in the way.
     #[must_use]
     pub fn planned(plan: &Plan, dry_run: bool) -> Self {
+        // That was the end of it: nothing would be done any more.
+        let ended = plan.is_refused() && !dry_run;
         let step = |row: &Row| {
             let result = match &row.standing {
                 Standing::There(_) => StepResult::There,
+                Standing::Refused(..) => StepResult::Refused,
+                Standing::Own(_) | Standing::Asked(_) | Standing::Awaited(_) if ended => {
+                    StepResult::NotReached
+                }
                 Standing::Own(_) | Standing::Asked(_) => StepResult::WouldChange,
                 Standing::Awaited(_) => StepResult::WouldWait,
-                Standing::Refused(_) => StepResult::Refused,
             };
             told(row, result, row.standing.what())
         };
         let steps: Vec<Step> = plan.rows.iter().map(step).collect();
-        let changed = plan.changes();
-        let exit = Exit::ok_if(changed == 0 && !plan.is_refused());
-        Self { environment: plan.environment.clone(), dry_run, steps, changed, exit }
+        let changed = if plan.is_refused() { 0 } else { plan.changes() };
+        let exit = Exit::worst(plan.refusals().chain([Exit::ok_if(plan.is_done())]));
+        Self { environment: plan.environment.clone(), dry_run, steps, changed, unseen: None, exit }
     }
 
-    /// What came of a plan, by a second one that was made after it. Where nobody could look again, `after` is nothing and
-    /// what was not seen done counts as not reached.
+    /// What came of a plan, by a second one that was made after it, or why nobody could look again.
     #[must_use]
-    pub fn ended(before: &Plan, after: Option<&Plan>, failures: &Failures) -> Self {
+    pub fn ended(before: &Plan, after: Result<&Plan, &OperatorError>, failures: &Failures) -> Self {
         let mut report = Self {
             environment: before.environment.clone(),
             dry_run: false,
             steps: Vec::new(),
             changed: 0,
+            unseen: after.err().map(ToString::to_string),
             exit: Exit::Ok,
         };
-        let rows = after.map_or(&before.rows, |after| &after.rows);
-        for row in rows {
+        let mut exits: Vec<Exit> = failures.0.values().map(|(_, exit)| *exit).collect();
+        exits.extend(after.err().map(OperatorError::exit));
+        let seen = after.ok();
+        exits.extend(seen.into_iter().flat_map(Plan::refusals));
+        for row in &seen.unwrap_or(before).rows {
             let planned = before.rows.iter().find(|known| known.key() == row.key());
             let was_to_change = planned.is_none_or(|planned| planned.standing.is_a_change());
             let (result, what) = match (&row.standing, failures.of(row)) {
                 (_, Some((why, _))) => (StepResult::Failed, why.as_str()),
-                (Standing::There(what), None) if was_to_change && after.is_some() => {
+                (Standing::There(what), None) if was_to_change && seen.is_some() => {
                     (StepResult::Changed, &**what)
                 }
                 (Standing::There(what), None) => (StepResult::There, &**what),
-                (Standing::Refused(what), None) => (StepResult::Failed, &**what),
+                (Standing::Refused(what, _), None) => (StepResult::Failed, &**what),
+                // These are done first, and those by others once they are there.
+                (Standing::Own(what), None) if seen.is_none() => (StepResult::Unseen, &**what),
+                (Standing::Asked(what) | Standing::Awaited(what), None)
+                    if seen.is_none() && failures.is_empty() =>
+                {
+                    (StepResult::Unseen, &**what)
+                }
                 (Standing::Own(what) | Standing::Asked(what) | Standing::Awaited(what), None) => {
                     (StepResult::NotReached, &**what)
                 }
             };
             report.changed += usize::from(result == StepResult::Changed);
+            exits.push(Exit::ok_if(!matches!(result, StepResult::Failed | StepResult::NotReached)));
             report.steps.push(told(row, result, what));
         }
-        let failed = failures.0.values().map(|(_, exit)| *exit).max();
-        let unwell = report
-            .steps
-            .iter()
-            .any(|step| matches!(step.result, StepResult::Failed | StepResult::NotReached));
-        report.exit = failed.unwrap_or_else(|| Exit::ok_if(!unwell));
+        report.exit = Exit::worst(exits);
         report
     }
 
-    /// How the process ends: a dry run that would change something is a finding.
+    /// How the process ends: a dry run that would change something, or wait for it, is a finding.
     #[must_use]
     pub fn exit(&self) -> Exit {
         self.exit
@@ -169,6 +186,8 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn plan(standings: &[(Stage, Standing)]) -> Plan {
@@ -201,7 +220,7 @@ mod tests {
         assert_eq!((planned.changed, planned.exit()), (1, Exit::Findings));
         let after =
             plan(&[(Stage::Image, there()), (Stage::Declaration, there()), (Stage::Application, there())]);
-        let ended = SeedReport::ended(&before, Some(&after), &Failures::default());
+        let ended = SeedReport::ended(&before, Ok(&after), &Failures::default());
         let results: Vec<StepResult> = ended.steps.iter().map(|step| step.result).collect();
         assert_eq!(results, [StepResult::Changed, StepResult::There, StepResult::There]);
         assert_eq!((ended.changed, ended.exit()), (1, Exit::Ok));
@@ -210,7 +229,7 @@ mod tests {
         // Who only had to wait, and did not live to see it.
         let behind =
             plan(&[(Stage::Image, there()), (Stage::Declaration, there()), (Stage::Application, awaited)]);
-        let ended = SeedReport::ended(&before, Some(&behind), &Failures::default());
+        let ended = SeedReport::ended(&before, Ok(&behind), &Failures::default());
         assert_eq!((ended.changed, ended.exit()), (1, Exit::Findings));
     }
 
@@ -220,12 +239,49 @@ mod tests {
         let mut failures = Failures::default();
         failures.add(Stage::Image, "citation", "the registry is away", Exit::Unreachable);
         failures.add(Stage::Image, "citation", "and something else", Exit::Findings);
-        for after in [None, Some(&before)] {
+        let away = OperatorError::Late(Duration::from_secs(30));
+        for after in [Err(&away), Ok(&before)] {
             let ended = SeedReport::ended(&before, after, &failures);
             assert_eq!(ended.steps[0].result, StepResult::Failed);
             assert_eq!(ended.steps[0].what, "the registry is away");
             assert_eq!(ended.steps[1].result, StepResult::NotReached);
             assert_eq!((ended.changed, ended.exit()), (0, Exit::Unreachable));
         }
+    }
+
+    #[test]
+    fn whoever_is_away_for_the_last_look_is_told_and_what_was_done_is_not_called_undone() {
+        let own = Standing::Own("to be made".to_owned());
+        let before =
+            plan(&[(Stage::Image, asked()), (Stage::Secrets, own.clone()), (Stage::Application, there())]);
+        let away = OperatorError::Late(Duration::from_secs(30));
+        let ended = SeedReport::ended(&before, Err(&away), &Failures::default());
+        let results: Vec<StepResult> = ended.steps.iter().map(|step| step.result).collect();
+        assert_eq!(results, [StepResult::Unseen, StepResult::Unseen, StepResult::There]);
+        assert!(ended.unseen.is_some_and(|why| why.contains("not over after 30 s")));
+        assert_eq!((ended.changed, ended.exit), (0, Exit::Unreachable));
+    }
+
+    #[test]
+    fn it_ends_with_what_stands_in_the_way_and_a_refused_run_changed_nothing() {
+        for exit in [Exit::Findings, Exit::Unreachable, Exit::Denied] {
+            let refused = Standing::Refused("no".to_owned(), exit);
+            let before = plan(&[(Stage::Image, asked()), (Stage::Webhooks, refused)]);
+            for dry_run in [true, false] {
+                let planned = SeedReport::planned(&before, dry_run);
+                assert_eq!((planned.changed, planned.exit()), (0, exit), "{dry_run}");
+                let first = if dry_run { StepResult::WouldChange } else { StepResult::NotReached };
+                assert_eq!(planned.steps[0].result, first);
+            }
+            let ended = SeedReport::ended(&before, Ok(&before), &Failures::default());
+            assert_eq!(ended.exit(), exit);
+        }
+    }
+
+    #[test]
+    fn a_dry_run_over_an_app_that_is_not_well_is_a_finding() {
+        let awaited = Standing::Awaited("Argo CD says: Synced, Degraded".to_owned());
+        let planned = SeedReport::planned(&plan(&[(Stage::Application, awaited)]), true);
+        assert_eq!((planned.changed, planned.exit()), (0, Exit::Findings));
     }
 }

@@ -11,6 +11,10 @@ fn name(name: &str) -> AppName {
     AppName::parse(name).unwrap()
 }
 
+fn place(name: &str) -> EnvironmentName {
+    EnvironmentName::parse(name).unwrap()
+}
+
 fn revision(digit: &str) -> Revision {
     Revision::parse(&digit.repeat(40)).unwrap()
 }
@@ -36,6 +40,8 @@ fn fresh(app: &str) -> AppSeen {
             target: Some(revision("a")),
             image: ImageSeen::Missing(revision("a")),
             composition: CompositionSeen::ToCome,
+            from: None,
+            others: BTreeSet::new(),
             stop: None,
             used_up: None,
             told: String::new(),
@@ -48,12 +54,15 @@ fn fresh(app: &str) -> AppSeen {
 
 fn hook(repo: &str, result: HookResult) -> EnsuredHook {
     let repo = RepoName::parse(repo).unwrap();
-    EnsuredHook { repo, branch_filter: "main".to_owned(), result, detail: "no".to_owned() }
+    let failed = matches!(result, HookResult::NoRepository | HookResult::Failed);
+    let exit = if failed { Exit::Denied } else { Exit::Ok };
+    EnsuredHook { repo, branch_filter: "main".to_owned(), result, detail: "no".to_owned(), exit }
 }
 
 fn secret(outcome: Outcome) -> DerivedSecret {
     let why = (outcome == Outcome::Refused).then(|| "the source has no password".to_owned());
-    DerivedSecret { secret: "apps/pg".to_owned(), from: "postgres/role".to_owned(), outcome, why }
+    let exit = if why.is_some() { Exit::Denied } else { Exit::Ok };
+    DerivedSecret { secret: "apps/pg".to_owned(), from: "postgres/role".to_owned(), outcome, why, exit }
 }
 
 fn seen(apps: Vec<AppSeen>) -> Seen {
@@ -101,7 +110,10 @@ fn brought(app: &mut AppSeen) {
     }
     app.deployer = match app.deployer {
         DeployerSeen::Unasked => DeployerSeen::Unasked,
-        DeployerSeen::Running | DeployerSeen::Behind(_) => DeployerSeen::Running,
+        DeployerSeen::Running
+        | DeployerSeen::Behind(_)
+        | DeployerSeen::Degraded(_)
+        | DeployerSeen::Failed(_) => DeployerSeen::Running,
     };
 }
 
@@ -113,6 +125,9 @@ fn unobstructed(mut seen: Seen) -> Seen {
             app.stand.image = ImageSeen::Missing(revision("a"));
         }
         app.stand.stop = None;
+        if app.stand.not_rebuilt(&app.app).is_some() {
+            (app.stand.from, app.stand.others) = (None, BTreeSet::new());
+        }
         app.findings.clear();
         app.waits.clear();
         app.undeployed.retain(|need| along.contains(need));
@@ -170,9 +185,10 @@ fn maybe(text: &'static str) -> impl Strategy<Value = Option<String>> {
 fn apps() -> impl Strategy<Value = Vec<AppSeen>> {
     let names = ["a", "b", "c", "d"];
     let needed = move || btree_set(select(names.to_vec()), 0..=2);
+    let places = || vec(select(vec!["staging", "bench"]).prop_map(place), 0..=2);
     let one = (
         images(),
-        any::<bool>(),
+        (any::<bool>(), places(), places()),
         (needed(), needed()),
         (maybe("held"), maybe("a finding"), maybe("ready: false")),
         (files("migrations/prod/a/migrations.yaml"), files("applications/a-prod.yaml")),
@@ -180,6 +196,8 @@ fn apps() -> impl Strategy<Value = Vec<AppSeen>> {
             DeployerSeen::Unasked,
             DeployerSeen::Running,
             DeployerSeen::Behind("OutOfSync".to_owned()),
+            DeployerSeen::Degraded("Synced, Degraded".to_owned()),
+            DeployerSeen::Failed("a migration failed".to_owned()),
         ]),
     );
     vec(one, 1..=4)
@@ -188,10 +206,14 @@ fn apps() -> impl Strategy<Value = Vec<AppSeen>> {
 
 type Texts = (Option<String>, Option<String>, Option<String>);
 type Names = BTreeSet<&'static str>;
-type Drawn = (ImageSeen, bool, (Names, Names), Texts, (FileSeen, FileSeen), DeployerSeen);
+type Places = (bool, Vec<EnvironmentName>, Vec<EnvironmentName>);
+type Drawn = (ImageSeen, Places, (Names, Names), Texts, (FileSeen, FileSeen), DeployerSeen);
 
-fn made(app: &str, (image, shown, (needs, undeployed), texts, files, deployer): Drawn) -> AppSeen {
+fn made(app: &str, (image, places, (needs, undeployed), texts, files, deployer): Drawn) -> AppSeen {
     let mut seen = fresh(app);
+    let (shown, from, others) = places;
+    seen.stand.from = from.into_iter().next();
+    seen.stand.others = others.into_iter().collect();
     seen.needs = needs.into_iter().map(name).collect();
     seen.undeployed = undeployed.into_iter().map(name).filter(|need| seen.needs.contains(need)).collect();
     seen.stand.image = image;
@@ -298,7 +320,7 @@ proptest! {
             let app = seen.apps.iter().find(|app| app.app.as_str() == row.subject).unwrap();
             let there = matches!(app.stand.image, ImageSeen::There(_));
             prop_assert_eq!(there, matches!(row.standing, Standing::There(_)), "{:?}", row);
-            prop_assert_eq!(!there, matches!(row.standing, Standing::Refused(_)), "{:?}", row);
+            prop_assert_eq!(!there, matches!(row.standing, Standing::Refused(..)), "{:?}", row);
         }
     }
 }
@@ -341,7 +363,7 @@ fn told(plan: &Plan) -> String {
             Standing::Own(_) => "own",
             Standing::Asked(_) => "asked",
             Standing::Awaited(_) => "awaited",
-            Standing::Refused(_) => "refused",
+            Standing::Refused(..) => "refused",
         };
         lines.push_str(&format!("{} {}: {word}: {}\n", row.stage, row.subject, row.standing.what()));
     }
@@ -400,6 +422,43 @@ fn an_application_that_no_commit_would_write_is_left_to_render() {
     up.application = FileSeen::Differs(file("applications/a-prod.yaml"));
     let plan = plan(&seen(vec![up]), false);
     assert!(plan.is_refused() && told(&plan).contains("`fabrique render --path .`"), "{}", told(&plan));
+}
+
+#[test]
+fn a_lost_image_is_not_built_anew_where_that_moves_another_environment_or_brings_nothing() {
+    let mut up = fresh("a");
+    brought(&mut up);
+    up.stand.image = ImageSeen::Lost(digest());
+    let alone = plan(&seen(vec![up.clone()]), false);
+    assert_eq!(alone.asks, [(name("a"), Ask::Build)]);
+    let mut shared = up.clone();
+    shared.stand.others = BTreeSet::from([place("staging")]);
+    let refused = plan(&seen(vec![shared.clone()]), false);
+    assert!(refused.is_refused() && refused.asks.is_empty(), "{refused:#?}");
+    assert!(told(&refused).contains("moves staging as well; `fabrique rebuild a`"), "{}", told(&refused));
+    let mut promoted = up;
+    promoted.stand.from = Some(place("staging"));
+    let refused = plan(&seen(vec![promoted]), false);
+    assert!(refused.is_refused() && refused.asks.is_empty(), "{refused:#?}");
+    assert!(told(&refused).contains("push it there again"), "{}", told(&refused));
+    // What a worker builds and commits anyway says where else it goes.
+    shared.stand.image = ImageSeen::Missing(revision("a"));
+    shared.stand.composition = CompositionSeen::ToCome;
+    let shown = told(&plan(&seen(vec![shared]), false));
+    assert!(shown.contains("staging follows its builds too"), "{shown}");
+}
+
+#[test]
+fn whoever_denies_or_is_away_decides_how_it_ends() {
+    let mut denied = seen(vec![fresh("a")]);
+    denied.hooks = vec![hook("atlas/a", HookResult::Failed)];
+    assert_eq!(plan(&denied, false).refusals().collect::<Vec<_>>(), [Exit::Denied]);
+    denied.hooks = vec![hook("atlas/a", HookResult::Present)];
+    denied.secrets = SecretsSeen::Seen(vec![secret(Outcome::Refused)]);
+    assert_eq!(plan(&denied, false).refusals().collect::<Vec<_>>(), [Exit::Denied]);
+    let mut wrong = fresh("a");
+    wrong.findings = vec!["a finding".to_owned()];
+    assert_eq!(plan(&seen(vec![wrong]), false).refusals().collect::<Vec<_>>(), [Exit::Findings]);
 }
 
 #[test]
