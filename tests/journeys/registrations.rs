@@ -54,6 +54,26 @@ async fn a_slip_in_a_registration_stops_no_build_and_once_corrected_its_image_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_build_is_cancelled_by_a_person_although_its_registration_is_wrong() {
+    let stage = crate::stage().await;
+    let _fabrique = stage.all().await.unwrap();
+    stage.hook("cluster", "apps").await.unwrap();
+    let app = SampleApp::create(&stage, AppOptions::named("citation")).await.unwrap();
+    let gate = Gate::new();
+    let revision = app.push_steps(&gate.steps()).await.unwrap();
+    gate.reached().await.unwrap();
+    let slip = broken(&stage).await;
+    stage.delivered("cluster", "apps", &slip).await.unwrap();
+
+    stage.command(&["cancel", "citation"]).await.unwrap();
+    let build = stage.build_becomes("citation", &revision, "failed").await.unwrap();
+    assert!(build.message.contains("cancelled by"), "{build:?}");
+    stage.settled("citation", 0).await.unwrap();
+    let (code, said, why) = stage.try_command(&["cancel", "citation"]).await.unwrap();
+    assert!(code == 1 && format!("{said}{why}").contains("no build is running"), "{code} {said} {why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_push_for_an_app_with_a_wrong_registration_is_answered_with_the_finding_and_built_once_it_is_right()
 {
     let scene = Scene::open(watching_the_message()).await;

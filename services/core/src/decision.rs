@@ -213,12 +213,15 @@ impl Deciding<'_> {
         if running.pushed {
             return Some((Action::Continue, Reason::PastNoReturn(under_way())));
         }
-        if let Some(cancelled) = self.cancelled(&running.key) {
+        if let Some(cancelled) = self.view.memory.cancelled() {
             let why = cancelled.message.clone();
             return Some((
                 Action::Stop { superseded_by: None },
                 Reason::NotWanted { running: under_way(), why },
             ));
+        }
+        if self.wanted_but_for_a_slip() {
+            return Some((Action::Continue, Reason::Building(under_way())));
         }
         if !self.image_wanted() {
             let why = self.most_telling().map_or_else(|| "nothing needs it".to_owned(), |v| v.to_string());
@@ -266,6 +269,20 @@ impl Deciding<'_> {
         self.channels.iter().any(|c| c.channel == Channel::Image && c.verdict == Verdict::Advance)
     }
 
+    /// Whether only a slip in another app's registration keeps the image from being wanted.
+    fn wanted_but_for_a_slip(&self) -> bool {
+        if !matches!(self.view.declared, Declared::Suspended(_)) {
+            return false;
+        }
+        if self.view.environments.is_empty() {
+            return self.outdated();
+        }
+        let released = self.view.memory.released.as_ref() == Some(self.revision);
+        self.view.environments.iter().any(|environment| {
+            judge_image(environment, Candidate::Target, released, &Declared::Admitted) == Verdict::Advance
+        })
+    }
+
     /// Whether an app without environments lacks a build of its target.
     fn outdated(&self) -> bool {
         self.view.record.is_none() && self.view.last_built.as_ref().is_none_or(LastBuilt::is_outdated)
@@ -306,10 +323,6 @@ impl Deciding<'_> {
         self.view.memory.failure.as_ref().filter(|f| f.key == *self.key)
     }
 
-    fn cancelled(&self, key: &BuildKey) -> Option<&Failure> {
-        self.view.memory.failure.as_ref().filter(|f| f.key == *key && f.kind == FailureKind::Cancelled)
-    }
-
     /// The wait that a failed attempt at this key left behind, whether it failed to build or to commit.
     fn resting(&self) -> Option<(Action, Reason)> {
         let failure = self.last_failure().filter(|f| f.kind.retryable() && self.view.now < f.not_before)?;
@@ -325,6 +338,7 @@ impl Deciding<'_> {
             Verdict::Held { until, .. } => *until,
             Verdict::Advance
             | Verdict::UpToDate
+            | Verdict::OtherImage { .. }
             | Verdict::Unchanged { .. }
             | Verdict::TakenBack { .. }
             | Verdict::Rewound { .. }
@@ -354,9 +368,9 @@ impl Deciding<'_> {
             (Verdict::Held { .. }, _) => 3,
             (Verdict::Misdeclared(_) | Verdict::NotReady(_), _) => 4,
             (Verdict::Older { .. } | Verdict::OffBranch, _) => 5,
-            (Verdict::Unchanged { .. }, Channel::Image) => 6,
+            (Verdict::Unchanged { .. } | Verdict::OtherImage { .. }, Channel::Image) => 6,
             (Verdict::Advance | Verdict::UpToDate, Channel::Image) => 7,
-            (Verdict::Unchanged { .. }, Channel::Infra) => 8,
+            (Verdict::Unchanged { .. } | Verdict::OtherImage { .. }, Channel::Infra) => 8,
             (Verdict::Advance | Verdict::UpToDate, Channel::Infra) => 9,
             (Verdict::NoImageYet, _) => 10,
             (Verdict::NotAutomatic, _) => 11,

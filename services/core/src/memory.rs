@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::id::{AppName, BuildId, BuildKey, Channel, Digest, EnvironmentName, RepoName, Revision};
 use crate::time::Timestamp;
 
@@ -243,6 +243,32 @@ impl ChannelMemory {
 }
 
 impl Memory {
+    /// A person's word against the build under way.
+    #[must_use]
+    pub fn cancelled(&self) -> Option<&Failure> {
+        let running = self.running.as_ref()?;
+        self.failure.as_ref().filter(|f| f.key == running.key && f.kind == FailureKind::Cancelled)
+    }
+
+    /// The environments to which automation deployed the image of `revision` last, with the image.
+    pub fn deployed<'m>(
+        &'m self,
+        revision: &'m Revision,
+    ) -> impl Iterator<Item = (&'m EnvironmentName, Option<&'m Digest>)> {
+        self.environments.iter().filter_map(|(environment, memory)| {
+            let committed = memory.image.committed.as_ref().filter(|it| it.revision == *revision)?;
+            Some((environment, committed.digest.as_ref()))
+        })
+    }
+
+    /// Forgets what could not be committed: it is tried again.
+    pub fn forget_refusals(&mut self) {
+        for environment in self.environments.values_mut() {
+            environment.image.refused = None;
+            environment.infra.refused = None;
+        }
+    }
+
     /// The memory of one channel of one environment, empty when nothing is known.
     #[must_use]
     pub fn channel(&self, environment: &EnvironmentName, channel: Channel) -> ChannelMemory {

@@ -17,6 +17,12 @@ pub enum Verdict {
     Advance,
     /// The candidate is deployed.
     UpToDate,
+    /// Another image of the candidate's revision is deployed, and stays. Told of a finished build, whose digest no verdict
+    /// depends on.
+    OtherImage {
+        /// The revision.
+        revision: Revision,
+    },
     /// Nothing that matters changed since what is deployed.
     Unchanged {
         /// The deployed revision.
@@ -77,6 +83,7 @@ impl Verdict {
             | Verdict::Trouble(_) => true,
             Verdict::Advance
             | Verdict::UpToDate
+            | Verdict::OtherImage { .. }
             | Verdict::Unchanged { .. }
             | Verdict::Older { .. }
             | Verdict::OffBranch
@@ -93,6 +100,9 @@ impl fmt::Display for Verdict {
         match self {
             Verdict::Advance => write!(f, "to be deployed"),
             Verdict::UpToDate => write!(f, "up to date"),
+            Verdict::OtherImage { revision } => {
+                write!(f, "another image of {} is deployed, and stays", revision.short())
+            }
             Verdict::Unchanged { since } => write!(f, "no watched path changed since {}", since.short()),
             Verdict::Held { by, reason, .. } => write!(f, "held by {by}: {reason}"),
             Verdict::TakenBack { revision } => write!(
@@ -194,6 +204,7 @@ fn as_declared(verdict: Verdict, declared: &Declared) -> Verdict {
         | Verdict::DeployedUnknown { .. }
         | Verdict::Older { .. } => declared.verdict().unwrap_or(verdict),
         Verdict::UpToDate
+        | Verdict::OtherImage { .. }
         | Verdict::Unchanged { .. }
         | Verdict::Held { .. }
         | Verdict::TakenBack { .. }
@@ -212,7 +223,7 @@ impl Declared {
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Declared::Admitted => None,
-            Declared::Waits(why) => Some(Verdict::NotReady(why.clone())),
+            Declared::Waits(why) | Declared::Suspended(why) => Some(Verdict::NotReady(why.clone())),
             Declared::Refused(why) => Some(Verdict::Misdeclared(why.clone())),
         }
     }

@@ -60,6 +60,9 @@ pub enum Declared {
     Admitted,
     /// Not now, and this says why: it ends by itself when a declaration says so.
     Waits(String),
+    /// Not now, and this says why: a slip in the registration of an app that it depends on. A slip takes nothing back, so a
+    /// build under way goes on.
+    Suspended(String),
     /// It could not be deployed, and this says why: the declaration, the contract or the pin has to be corrected.
     Refused(String),
 }

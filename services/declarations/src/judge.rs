@@ -33,6 +33,8 @@ pub enum Declares {
     Nothing,
     /// It could not be read, which its reader told.
     Unreadable,
+    /// Its registration cannot be used, which its reader told: where it is declared is not known for certain.
+    Misregistered,
     /// This.
     All(Box<Declaration>),
 }
@@ -72,7 +74,7 @@ pub fn judge(
         .iter()
         .filter_map(|(app, subject)| match &subject.declares {
             Declares::All(declaration) => Some((app, (subject, declaration.as_ref()))),
-            Declares::Nothing | Declares::Unreadable => None,
+            Declares::Nothing | Declares::Unreadable | Declares::Misregistered => None,
         })
         .collect();
     let mut findings = Vec::new();
@@ -98,6 +100,7 @@ fn waits(subjects: &BTreeMap<AppName, Subject>, declared: &Declared<'_>) -> BTre
                 Some(Declares::Nothing | Declares::Unreadable) => {
                     Some(Wait::DependencyUndeclared(needed.clone()))
                 }
+                Some(Declares::Misregistered) => Some(Wait::DependencyMisregistered(needed.clone())),
                 Some(Declares::All(other)) if other.ready.value => None,
                 Some(Declares::All(_)) => Some(Wait::DependencyNotReady(needed.clone())),
             });

@@ -16,6 +16,8 @@ pub enum Wait {
     DependencyNotReady(AppName),
     /// An app that it depends on has no declaration that can be read.
     DependencyUndeclared(AppName),
+    /// An app that it depends on has a registration that cannot be used.
+    DependencyMisregistered(AppName),
     /// An app that it depends on is not registered.
     DependencyAbsent(AppName),
 }
@@ -27,6 +29,12 @@ impl fmt::Display for Wait {
             Wait::DependencyNotReady(app) => write!(f, "{app}, which it depends on, says ready: false"),
             Wait::DependencyUndeclared(app) => {
                 write!(f, "{app}, which it depends on, has no declaration that can be read")
+            }
+            Wait::DependencyMisregistered(app) => {
+                write!(
+                    f,
+                    "{app}, which it depends on, waits until its registration apps/{app}/app.yaml is right"
+                )
             }
             Wait::DependencyAbsent(app) => write!(f, "{app}, which it depends on, is not registered"),
         }

@@ -167,11 +167,13 @@ fn registered_by(path: &RelPath) -> Option<AppName> {
 }
 
 /// The apps whose files differ: registered before, now, or both. What the contract says concerns all that declare
-/// something.
+/// something. What is wrong with an app may be another one's file, as where two have one image: it is told when that changes.
 fn touched(before: &Apps, now: &Apps) -> BTreeSet<AppName> {
     let changed = differing(&before.tree, &now.tree);
     let mut touched = now.registrations.touching(changed.iter().copied());
     touched.extend(before.registrations.touching(changed.iter().copied()));
+    let (was, is) = (&before.registrations.wrong, &now.registrations.wrong);
+    touched.extend(was.keys().chain(is.keys()).filter(|app| was.get(*app) != is.get(*app)).cloned());
     if changed.iter().any(|path| path.as_str() == contract::FILE_NAME) {
         let declaring = now.registrations.apps.values().filter(|app| app.source.declaration.is_some());
         touched.extend(declaring.map(|app| app.name.clone()));
@@ -223,6 +225,31 @@ mod tests {
         assert_eq!(shown(&unread), "citation atlas/moved main");
         assert_eq!(shown(&sources(&registered("spec: ["), &Sources::default())), "");
         assert_eq!(shown(&sources(&Registrations::default(), &unread)), "", "it was unregistered");
+    }
+
+    #[test]
+    fn an_app_that_is_wrong_because_of_anothers_file_is_told_when_that_comes_and_goes() {
+        let state = |commit: &str, ledger: &str| {
+            let file = |app: &str, image: &str| {
+                let text = format!(
+                    "apiVersion: fabrique/v1\nkind: App\nmetadata: {{name: {app}}}\nspec:\n  source: {{repo: \
+                     atlas/{app}}}\n  image: registry:80/{image}\n"
+                );
+                (RelPath::parse(&format!("apps/{app}/app.yaml")).unwrap(), Entry::regular(text))
+            };
+            let rules = Rules { registries: vec!["registry:80".to_owned()] };
+            let files =
+                [file("citation", "citation"), file("ledger", ledger), file("mediawatch", "mediawatch")];
+            Apps::parse(Revision::parse(&commit.repeat(40)).unwrap(), files.into_iter().collect(), &rules)
+        };
+        let (right, shared) = (state("a", "ledger"), state("b", "citation"));
+        assert_eq!((right.registrations.wrong.len(), shared.registrations.wrong.len()), (0, 2));
+        let names = |before: &Apps, now: &Apps| {
+            touched(before, now).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(&right, &shared), "citation ledger");
+        assert_eq!(names(&shared, &right), "citation ledger", "what was recorded meanwhile is deployed now");
+        assert_eq!(names(&shared, &shared), "");
     }
 
     #[test]

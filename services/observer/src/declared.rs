@@ -17,7 +17,7 @@ use fabrique_declarations::{
     Contract, Declaration, Declares, Finding, Judgement, Subject, Usage, Wait, contract, judge,
 };
 use fabrique_gitops::render::{Asks, Needs};
-use fabrique_gitops::{Tree, layout};
+use fabrique_gitops::{Registrations, Tree, layout};
 use fabrique_ports::PortResult;
 use fabrique_ports::forge::{BranchHead, ForgeFile};
 use fabrique_ports::source::{FileKind, SourceFile, SourceHistory};
@@ -110,7 +110,7 @@ impl Read {
     fn declaration(&self) -> Option<&Declaration> {
         match &self.declares {
             Declares::All(declaration) => Some(declaration),
-            Declares::Nothing | Declares::Unreadable => None,
+            Declares::Nothing | Declares::Unreadable | Declares::Misregistered => None,
         }
     }
 }
@@ -167,8 +167,7 @@ impl Observer {
                 return Ok((word.unwrap_or_default(), BTreeSet::new()));
             }
         };
-        let mut subjects: BTreeMap<AppName, Subject> =
-            apps.registrations.apps.values().map(|other| (other.name.clone(), unread(other))).collect();
+        let mut subjects = unread_all(&apps.registrations);
         if let Some(subject) = subjects.get_mut(&app.name) {
             subject.declares = own.read.declares.clone();
         }
@@ -263,11 +262,15 @@ fn word_of(app: &AppName, judgement: &Judgement) -> Word {
     let awaits = waits.iter().filter_map(|wait| match wait {
         // A name that nobody registered may be any: what is noted there would stay for good.
         Wait::NotReady | Wait::DependencyAbsent(_) => None,
-        Wait::DependencyNotReady(other) | Wait::DependencyUndeclared(other) => Some(other.clone()),
+        Wait::DependencyNotReady(other)
+        | Wait::DependencyUndeclared(other)
+        | Wait::DependencyMisregistered(other) => Some(other.clone()),
     });
     let waiting = || {
         let told: Vec<String> = waits.iter().map(ToString::to_string).collect();
-        (!told.is_empty()).then(|| Declared::Waits(told.join(", and ")))
+        let only_slips = waits.iter().all(|wait| matches!(wait, Wait::DependencyMisregistered(_)));
+        let declared = if only_slips { Declared::Suspended } else { Declared::Waits };
+        (!told.is_empty()).then(|| declared(told.join(", and ")))
     };
     let declared = refused(app, judgement.of(app)).or_else(waiting).unwrap_or_default();
     (declared, awaits.collect())
@@ -310,7 +313,7 @@ pub fn declares(app: &App, head: &Revision, content: Option<&[u8]>) -> (Declares
 pub fn needs_of(declares: &Declares, file: &str) -> Option<Needs> {
     match declares {
         Declares::Nothing => Some(Needs { asks: Some(Asks::default()), ..Needs::default() }),
-        Declares::Unreadable => None,
+        Declares::Unreadable | Declares::Misregistered => None,
         Declares::All(declaration) => {
             let others = declaration.depends_on.code_locations.iter();
             Some(Needs {
@@ -367,6 +370,20 @@ pub fn subject(app: &App, declares: Declares) -> Subject {
         file: declaration_of(app),
         declares,
     }
+}
+
+/// An app whose registration cannot be used, as those are judged that depend on it.
+#[must_use]
+pub fn misregistered(app: &AppName) -> Subject {
+    let registration = layout::registration_of(app).to_string();
+    let file = registration.clone();
+    Subject { environments: Vec::new(), registration, file, declares: Declares::Misregistered }
+}
+
+/// All apps that have a registration, right or wrong, before any declaration is read.
+fn unread_all(registrations: &Registrations) -> BTreeMap<AppName, Subject> {
+    let right = registrations.apps.values().map(|app| (app.name.clone(), unread(app)));
+    right.chain(registrations.wrong.keys().map(|app| (app.clone(), misregistered(app)))).collect()
 }
 
 /// An app whose declaration matters to nobody yet.

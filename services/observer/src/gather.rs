@@ -286,7 +286,7 @@ impl Observer {
                 let others = self.word_of_others(gathering.app, gathering.apps, head, own).await?;
                 Ok(others.0)
             }
-            stopped @ (Declared::Waits(_) | Declared::Refused(_)) => Ok(stopped),
+            stopped @ (Declared::Waits(_) | Declared::Suspended(_) | Declared::Refused(_)) => Ok(stopped),
         }
     }
 

@@ -213,6 +213,7 @@ fn needs(judged: &Judged) -> BTreeMap<AppName, Needs> {
         match &subject.declares {
             Declares::Nothing => {}
             Declares::Unreadable => needs.waits.push("its declaration cannot be read".to_owned()),
+            Declares::Misregistered => needs.waits.push("its registration cannot be used".to_owned()),
             Declares::All(_) => {
                 if judged.findings.iter().any(|finding| finding.apps.contains(app)) {
                     needs

@@ -9,7 +9,7 @@ use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, ImageRepository, InvalidId, Revision};
-use fabrique_core::memory::{Built, Running};
+use fabrique_core::memory::{Built, Memory, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Generation;
 use fabrique_observer::Ahead;
@@ -21,7 +21,7 @@ use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
 
 use crate::committer::{Landed, Refused};
-use crate::failing::{explain, from_port, infrastructure, remembered};
+use crate::failing::{self, explain, from_port, infrastructure, remembered};
 use crate::logging::BuildLog;
 use crate::pending::Pending;
 use crate::session::{Context, Session};
@@ -145,11 +145,11 @@ impl Build {
         match (outcome, halt) {
             (BuildOutcome::Pushed(digest), _) => self.record(session, app, digest).await,
             (_, Some(halt)) => self.halted(session, app, halt).await,
-            (BuildOutcome::Failed(failure), None) => self.failed(session, failure).await,
+            (BuildOutcome::Failed(failure), None) => self.failed(session, failure, None).await,
             (BuildOutcome::Cancelled, None) => {
                 let message = "the daemon says it was cancelled, and nobody here did".to_owned();
                 let kind = FailureKind::Infrastructure;
-                self.failed(session, BuildFailure::new(kind, message)).await
+                self.failed(session, BuildFailure::new(kind, message), None).await
             }
         }
     }
@@ -291,7 +291,7 @@ impl Build {
         // What the guard at the commit wants to know next is asked meanwhile.
         let (recorded, head) = tokio::join!(recorded, tip_ahead(context, app));
         if let Err(failure) = recorded? {
-            return self.failed(session, failure).await;
+            return self.failed(session, failure, earlier).await;
         }
         let ImageRecord { key, build, revision, image: repository, digest, .. } = record;
         let image = Image { revision, key, build, digest };
@@ -300,7 +300,13 @@ impl Build {
         Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head, earlier })))
     }
 
-    async fn failed(mut self, session: &Session, failure: BuildFailure) -> PortResult<Ended> {
+    /// `earlier` is how the attempt before failed, where recording this one has hidden that.
+    async fn failed(
+        mut self,
+        session: &Session,
+        failure: BuildFailure,
+        earlier: Option<Failure>,
+    ) -> PortResult<Ended> {
         let context = &session.context;
         let attempt = Attempt {
             key: self.entry.key.clone(),
@@ -317,7 +323,9 @@ impl Build {
             .update(move |memory| {
                 memory.running = None;
                 memory.supersedes = 0;
-                memory.failure = Some(policy.failure(memory.failure.as_ref(), attempt.clone(), now, jitter));
+                failing::note(memory, earlier.as_ref(), |before| {
+                    policy.failure(before, attempt.clone(), now, jitter)
+                });
             })
             .await?;
         self.enter(session, BuildPhase::Failed { kind: failure.kind, message: failure.message });
@@ -421,19 +429,21 @@ async fn recorded(session: &Session, record: &ImageRecord, cache: Option<Digest>
         revision: record.revision.clone(),
         digest: record.digest.clone(),
     };
-    let updated = session.memory.update(move |memory| {
-        if let Some(running) = memory.running.as_mut().filter(|r| r.build == built.build) {
-            running.pushed = true;
-        }
-        memory.built = Some(built.clone());
-        if cache.is_some() {
-            memory.cache.clone_from(&cache);
-        }
-        memory.supersedes = 0;
-        memory.failure = None;
-        memory.no_cache = false;
-    });
-    updated.await.map(drop)
+    session.memory.update(move |memory| note_built(memory, &built, cache.as_ref())).await.map(drop)
+}
+
+/// What the memory learns of an image that is recorded.
+fn note_built(memory: &mut Memory, built: &Built, cache: Option<&Digest>) {
+    if let Some(running) = memory.running.as_mut().filter(|r| r.build == built.build) {
+        running.pushed = true;
+    }
+    memory.built = Some(built.clone());
+    if cache.is_some() {
+        memory.cache = cache.cloned();
+    }
+    memory.supersedes = 0;
+    memory.failure = None;
+    memory.no_cache = false;
 }
 
 async fn tip_ahead(context: &Context, app: &App) -> Option<Ahead> {
@@ -507,14 +517,22 @@ async fn look_again(session: &Session, app: &App) -> PortResult<Action> {
     let memory = session.memory.refresh().await?;
     let newest = context.apps.read().await?;
     let Some(app) = newest.registrations.apps.get(&app.name) else {
-        // The registration is the allow-list: without it nothing is pushed. One that cannot be used takes nothing back.
         let is_wrong = newest.registrations.wrong.contains_key(&app.name);
-        return Ok(if is_wrong { Action::Continue } else { Action::Stop { superseded_by: None } });
+        return Ok(without_registration(is_wrong, &memory));
     };
     let view = context.observer.observe(app, &newest, &memory, context.ambient.now()).await?;
     let decision = decide(&view);
     session.announce(&app.name, &view, &decision);
     Ok(decision.action)
+}
+
+/// What becomes of a build whose app is not among the registered ones. The registration is the allow-list: without it nothing
+/// is pushed. One that cannot be used takes nothing back, and a person may.
+fn without_registration(is_wrong: bool, memory: &Memory) -> Action {
+    if is_wrong && memory.cancelled().is_none() {
+        return Action::Continue;
+    }
+    Action::Stop { superseded_by: None }
 }
 
 /// Sets the tag that keeps the image from garbage collection, and the readable one. The first is worth some attempts,
@@ -531,7 +549,8 @@ pub(crate) async fn tag(context: Arc<Context>, repository: ImageRepository, imag
     }
 }
 
-/// Recording it is worth more: some five minutes, unless the app is lost before.
+/// Recording it is worth more: five to ten minutes of waiting, since the jitter comes on top of the longest delay, besides
+/// what each attempt takes until it is given up. The build keeps its slot meanwhile. It ends before where the app is lost.
 fn stubborn() -> ExponentialBuilder {
     let longest = Duration::from_secs(2);
     ExponentialBuilder::default()
@@ -549,3 +568,6 @@ fn patient() -> ExponentialBuilder {
 fn bad_id(error: &InvalidId) -> PortError {
     PortError::new(Peer::Builder, Fault::Unexpected, error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,9 @@ use std::time::Duration;
 use fabrique_core::app::App;
 use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::AppName;
+use fabrique_core::memory::Memory;
 use fabrique_core::view::Target;
+use fabrique_gitops::Registrations;
 use fabrique_observer::Apps;
 use fabrique_ports::PortResult;
 use fabrique_ports::bus::{Command, EventBody, PendingCommand, Reply, Request, WakeCause};
@@ -129,24 +131,56 @@ async fn carry_out(context: &Arc<Context>, request: &Request, until: Instant) ->
         return Ok(refused("cluster/apps was not read in time; nothing was done, try again"));
     };
     let apps = apps?;
-    if let Some(wrong) = apps.registrations.wrong.get(&request.app) {
-        return Ok(refused(format!("{} waits until its registration is right: {wrong}", request.app)));
-    }
-    let Some(app) = apps.registrations.apps.get(&request.app) else {
-        let known: Vec<&str> = apps.registrations.apps.keys().map(AppName::as_str).take(20).collect();
-        let known = if known.is_empty() { "no app is registered".to_owned() } else { known.join(", ") };
-        return Ok(refused(format!("{} is not a registered app; there are: {known}", request.app)));
+    let registrations = &apps.registrations;
+    let reply = match registrations.apps.get(&request.app) {
+        Some(app) => of_registered(context, request, app, &apps).await?,
+        None if may_cancel(registrations, request) => {
+            let memory = AppMemory::read(Arc::clone(&context.ports.memories), &request.app, None).await?;
+            cancel(context, request, &memory).await?
+        }
+        None => refused(unregistered(registrations, &request.app)),
     };
+    if reply.done {
+        let cause = WakeCause {
+            kind: "command".to_owned(),
+            detail: format!("{} by {}", request.command.verb(), request.caller),
+            trace: None,
+            at: context.ambient.now(),
+            named: None,
+        };
+        context.ports.wakes.wake(&request.app, &cause).await?;
+    }
+    Ok(reply)
+}
+
+/// Whether this is about a build that goes on although the registration is wrong: it is its person's to end.
+fn may_cancel(registrations: &Registrations, request: &Request) -> bool {
+    request.command == Command::Cancel && registrations.wrong.contains_key(&request.app)
+}
+
+/// Why nothing is done for an app that is not among the registered ones.
+fn unregistered(registrations: &Registrations, app: &AppName) -> String {
+    if let Some(wrong) = registrations.wrong.get(app) {
+        return format!("{app} waits until its registration is right: {wrong}");
+    }
+    let known: Vec<&str> = registrations.apps.keys().map(AppName::as_str).take(20).collect();
+    let known = if known.is_empty() { "no app is registered".to_owned() } else { known.join(", ") };
+    format!("{app} is not a registered app; there are: {known}")
+}
+
+async fn of_registered(
+    context: &Arc<Context>,
+    request: &Request,
+    app: &App,
+    apps: &Apps,
+) -> PortResult<Reply> {
     let memory = AppMemory::read(Arc::clone(&context.ports.memories), &request.app, None).await?;
-    let reply = match &request.command {
+    Ok(match &request.command {
         Command::Retry => {
             memory
                 .update(|memory| {
                     memory.failure = None;
-                    for environment in memory.environments.values_mut() {
-                        environment.image.refused = None;
-                        environment.infra.refused = None;
-                    }
+                    memory.forget_refusals();
                 })
                 .await?;
             done("the last failure is forgotten")
@@ -164,22 +198,11 @@ async fn carry_out(context: &Arc<Context>, request: &Request, until: Instant) ->
             done(if no_cache { "it is built anew, without cache" } else { "it is built anew" })
         }
         Command::Cancel => cancel(context, request, &memory).await?,
-        Command::Release => release(context, app, &apps, &memory).await?,
+        Command::Release => release(context, app, apps, &memory).await?,
         Command::Repair => {
             written(write_all(context, Task::Repair, &memory).await?, "every binding agrees already")
         }
-    };
-    if reply.done {
-        let cause = WakeCause {
-            kind: "command".to_owned(),
-            detail: format!("{} by {}", request.command.verb(), request.caller),
-            trace: None,
-            at: context.ambient.now(),
-            named: None,
-        };
-        context.ports.wakes.wake(&request.app, &cause).await?;
-    }
-    Ok(reply)
+    })
 }
 
 async fn cancel(context: &Context, request: &Request, memory: &AppMemory) -> PortResult<Reply> {
@@ -221,7 +244,12 @@ async fn release(context: &Context, app: &App, apps: &Apps, memory: &Arc<AppMemo
     if !holds.done {
         return Ok(holds);
     }
-    memory.update(|memory| memory.released = Some(target.clone())).await?;
+    let note = |memory: &mut Memory| {
+        memory.released = Some(target.clone());
+        // A migration that was refused at its commit, say.
+        memory.forget_refusals();
+    };
+    memory.update(note).await?;
     Ok(done(format!("{} may be deployed whatever it follows; {}", target.short(), holds.message)))
 }
 

@@ -1,6 +1,7 @@
 //! How a failed build is told: by what failed, and by what became of its daemon.
 
-use fabrique_core::failure::FailureKind;
+use fabrique_core::failure::{Failure, FailureKind};
+use fabrique_core::memory::Memory;
 use fabrique_ports::PortError;
 use fabrique_ports::builder::{Autopsy, BuildFailure};
 
@@ -21,6 +22,17 @@ pub(crate) fn explain(mut failure: BuildFailure, daemon: &str, autopsy: Autopsy)
         }
     }
     failure
+}
+
+/// Notes the failure that comes of the one before at the same build: the last one, or `earlier`, which a digest that was recorded
+/// since has hidden. Who builds and is not answered for again and again is to give up.
+pub(crate) fn note(
+    memory: &mut Memory,
+    earlier: Option<&Failure>,
+    next: impl FnOnce(Option<&Failure>) -> Failure,
+) {
+    let is_of_it = |last: &&Failure| earlier.is_none_or(|earlier| earlier.key == last.key);
+    memory.failure = Some(next(memory.failure.as_ref().filter(is_of_it).or(earlier)));
 }
 
 /// As much of a failing step's last lines as is worth a place in the app's memory.

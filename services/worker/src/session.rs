@@ -31,6 +31,7 @@ use crate::memory::AppMemory;
 use crate::pending::Pending;
 use crate::settle::settle;
 use crate::slots::{Slot, Slots};
+use crate::unregistered::seen_wrong;
 use crate::writeback::Image;
 
 /// Looks at one app in a row before others get their turn.
@@ -195,8 +196,8 @@ impl Session {
             };
             let Some(app) = apps.registrations.apps.get(name) else {
                 let wrong = apps.registrations.wrong.get(name);
-                // A registration that cannot be used takes nothing back: what was seen last counts on.
-                self.seen = wrong.and(self.seen.take());
+                let last = self.seen.take();
+                self.seen = wrong.and_then(|wrong| seen_wrong(last, wrong));
                 self.without_registration(name, wrong, wanted.named).await?;
                 return Ok(Release::Done(noted));
             };

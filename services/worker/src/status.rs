@@ -4,6 +4,7 @@ use fabrique_core::app::App;
 use fabrique_core::decision::{Action, ChannelVerdict, Decision, Reason};
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, Channel, Digest, EnvironmentName, RepoName, Revision};
+use fabrique_core::memory::Built;
 use fabrique_core::verdict::Verdict;
 use fabrique_core::view::{Declared, Target, View};
 use fabrique_ports::forge::{CommitStatus, StatusState};
@@ -74,9 +75,10 @@ fn settled_verdict(
     let told = || partly_deployed(&places, digest).unwrap_or_else(|| verdict.to_string());
     match verdict {
         Verdict::UpToDate => Some((StatusState::Success, deployed_text(&places, digest))),
-        Verdict::Unchanged { .. } | Verdict::Held { .. } | Verdict::NotReady(_) => {
-            Some((StatusState::Success, told()))
-        }
+        Verdict::Unchanged { .. }
+        | Verdict::OtherImage { .. }
+        | Verdict::Held { .. }
+        | Verdict::NotReady(_) => Some((StatusState::Success, told())),
         Verdict::Trouble(_) => Some((StatusState::Error, told())),
         Verdict::NoImageYet | Verdict::NotAutomatic => Some((StatusState::Success, built(digest))),
         // What is declared has a status of its own, at the head.
@@ -104,6 +106,46 @@ pub(crate) fn completed(app: &App, places: &[Place], digest: &Digest, link: Opti
         Some(_) | None => deployed_text(places, Some(digest)),
     };
     status(&app.name, if trouble { StatusState::Error } else { StatusState::Success }, text, link)
+}
+
+/// A decision as it is told of a target: which image is deployed where, whatever was `built` last. An environment that shows
+/// another image of the target than was built of it is up to date, and what was built is not deployed there.
+pub(crate) fn as_shown(
+    decision: &Decision,
+    view: &View,
+    built: Option<&Built>,
+) -> (Decision, Option<Digest>) {
+    let Target::At { revision, .. } = &view.target else {
+        return (decision.clone(), built.map(|built| built.digest.clone()));
+    };
+    let mut decision = decision.clone();
+    let mut up_to_date: Vec<(&mut Verdict, &Digest)> = Vec::new();
+    for channel in decision.channels.iter_mut().filter(|channel| channel.channel == Channel::Image) {
+        let seen = view.environments.iter().find(|seen| seen.name == channel.environment);
+        let shown = seen.and_then(|seen| seen.image.digest.as_ref());
+        if let (Verdict::UpToDate, Some(shown)) = (&channel.verdict, shown) {
+            up_to_date.push((&mut channel.verdict, shown));
+        }
+    }
+    let of_target = built.filter(|built| built.revision == *revision).map(|built| &built.digest);
+    let shown = up_to_date.first().map(|(_, shown)| *shown);
+    let told = of_target.or(shown).or(built.map(|built| &built.digest)).cloned();
+    for (verdict, shown) in up_to_date {
+        if told.as_ref() != Some(shown) {
+            *verdict = Verdict::OtherImage { revision: revision.clone() };
+        }
+    }
+    (decision, told)
+}
+
+/// The status of a revision whose image is deployed, of an app that is not among the registered ones.
+pub(crate) fn deployed(
+    app: &AppName,
+    places: &[Place],
+    digest: Option<&Digest>,
+    link: Option<String>,
+) -> CommitStatus {
+    status(app, StatusState::Success, deployed_text(places, digest), link)
 }
 
 /// The status of a revision, built or not, whose app is not among the registered ones.
@@ -135,7 +177,9 @@ pub(crate) fn declaration(app: &App, view: &View, link: Option<String>) -> Optio
     let head = view.head.as_ref()?;
     let (state, description) = match (&view.declared, &view.target) {
         (Declared::Refused(why), _) => (StatusState::Failure, why.clone()),
-        (Declared::Waits(why), _) => (StatusState::Success, format!("nothing is changed for now: {why}")),
+        (Declared::Waits(why) | Declared::Suspended(why), _) => {
+            (StatusState::Success, format!("nothing is changed for now: {why}"))
+        }
         (Declared::Admitted, Target::At { revision, .. }) if revision != head => {
             // By a pin, or since it is the newest that passed its checks.
             let checked = app.source.upstream.as_ref().is_some_and(|upstream| !upstream.checks.is_empty());
@@ -182,7 +226,13 @@ fn built(digest: Option<&Digest>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use fabrique_core::id::RelPath;
+    use std::collections::BTreeSet;
+
+    use fabrique_core::id::{BuildId, BuildKey, RelPath};
+    use fabrique_core::memory::Memory;
+    use fabrique_core::policy::Policy;
+    use fabrique_core::time::Timestamp;
+    use fabrique_core::view::{EnvironmentView, ImageView, InfraView};
     use fabrique_gitops::{Entry, Registrations, Rules, Tree};
 
     use super::*;
@@ -256,6 +306,85 @@ mod tests {
             let told = completed(&app, &places, &digest, None);
             let shown = told.description.replace(digest.as_str(), "DIGEST");
             assert_eq!((told.state, shown.as_str()), (state, text));
+        }
+    }
+
+    #[test]
+    fn an_environment_that_shows_another_image_of_the_target_is_not_told_as_deployed() {
+        let (revision, key) = (Revision::parse(&"a".repeat(40)).unwrap(), "ab".repeat(32).parse().unwrap());
+        let [new, other] = [Digest::of(b"new"), Digest::of(b"other")];
+        let told = |shown: [&Digest; 2], built: Option<&Digest>, of: char| {
+            let names = ["prod", "staging"].map(|name| EnvironmentName::parse(name).unwrap());
+            let environments = names.iter().zip(shown).map(|(name, shown)| EnvironmentView {
+                name: name.clone(),
+                image: ImageView { digest: Some(shown.clone()), ..image_view() },
+                infra: InfraView::default(),
+            });
+            let channels = names.iter().map(|name| ChannelVerdict {
+                environment: name.clone(),
+                channel: Channel::Image,
+                verdict: Verdict::UpToDate,
+            });
+            let reason = Reason::Settled(Verdict::UpToDate);
+            let decision = Decision { action: Action::Nothing, reason, channels: channels.collect() };
+            let target = Target::At { revision: revision.clone(), key: BuildKey::clone(&key) };
+            let view = View { target, environments: environments.collect(), ..view() };
+            let built = built.map(|digest| Built {
+                build: BuildId::parse("citation-01k4z3v5w6x7y8z9a0b1c2d3e4").unwrap(),
+                key: key.clone(),
+                revision: Revision::parse(&of.to_string().repeat(40)).unwrap(),
+                digest: digest.clone(),
+            });
+            let (shown, digest) = as_shown(&decision, &view, built.as_ref());
+            let told = settled(&app(), &shown, &Declared::Admitted, digest.as_ref(), None).unwrap();
+            told.description.replace(new.as_str(), "NEW").replace(other.as_str(), "OTHER")
+        };
+        let another = "another image of aaaaaaaaaaaa is deployed, and stays";
+        assert_eq!(told([&new, &new], Some(&new), 'a'), "deployed to prod, staging: built NEW");
+        assert_eq!(
+            told([&other, &new], Some(&new), 'a'),
+            format!("deployed to staging, not to prod ({another}): built NEW")
+        );
+        assert_eq!(
+            told([&other, &other], Some(&new), 'a'),
+            format!("not deployed to prod ({another}), staging ({another}): built NEW")
+        );
+        // What was built last is of another revision, or forgotten.
+        assert_eq!(told([&other, &other], Some(&new), 'b'), "deployed to prod, staging: built OTHER");
+        assert_eq!(told([&other, &other], None, 'b'), "deployed to prod, staging: built OTHER");
+        // A build whose write-back came to it.
+        let verdict = Verdict::OtherImage { revision: revision.clone() };
+        let completed = completed(&app(), &[place("prod", verdict)], &new, None);
+        assert_eq!(completed.state, StatusState::Success);
+        assert_eq!(completed.description, format!("built, not deployed: {another}; {new}"));
+    }
+
+    fn image_view() -> ImageView {
+        ImageView {
+            follows_builds: true,
+            trouble: None,
+            waits: None,
+            hold: None,
+            step: None,
+            digest: None,
+            same_inputs: true,
+            taken_back: None,
+        }
+    }
+
+    fn view() -> View {
+        View {
+            now: Timestamp(0),
+            head: None,
+            target: Target::Nothing(String::new()),
+            declared: Declared::Admitted,
+            awaits: BTreeSet::new(),
+            environments: Vec::new(),
+            last_built: None,
+            record: None,
+            running_to_target: None,
+            memory: Memory::default(),
+            policy: Policy::default(),
         }
     }
 

@@ -48,8 +48,8 @@ impl Session {
         let link = || self.context.config.link.clone();
         let settled = matches!(decision.action, Action::Nothing);
         if let Some(revision) = target {
-            let digest = memory.built.as_ref().map(|built| &built.digest);
-            match status::settled(app, decision, &view.declared, digest, link()) {
+            let (shown, digest) = status::as_shown(decision, view, memory.built.as_ref());
+            match status::settled(app, &shown, &view.declared, digest.as_ref(), link()) {
                 Some(status) => self.give_status(app, revision, &status, &memory).await,
                 None if settled && memory.pending_statuses.contains(revision) => {
                     let nothing = status::not_needed(&app.name, &decision.reason, link());

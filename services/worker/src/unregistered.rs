@@ -7,9 +7,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use fabrique_core::app::App;
-use fabrique_core::id::{AppName, RepoName, Revision};
+use fabrique_core::id::{AppName, Digest, RepoName, Revision};
+use fabrique_core::memory::Memory;
+use fabrique_core::verdict::Verdict;
+use fabrique_core::work::Seen;
 use fabrique_gitops::registration::Wrong;
 use fabrique_ports::PortResult;
+use fabrique_ports::forge::CommitStatus;
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 
 use crate::session::Session;
@@ -57,7 +61,11 @@ impl Session {
             Unregistered::Wrong(what) => self.warn(&format!("it waits for its registration: {what}")),
         }
         let memory = self.memory.get().await;
-        let told = named.filter(|revision| wrong.is_some() && !memory.pending_statuses.contains(revision));
+        // A webhook that comes again tells nothing new of what is deployed, whose status is true still.
+        let is_news = |revision: &Revision| {
+            !memory.pending_statuses.contains(revision) && memory.deployed(revision).next().is_none()
+        };
+        let told = named.filter(|revision| wrong.is_some() && is_news(revision));
         let mut open = self.disown_statuses(name, &why).await;
         let source = wrong.and_then(|wrong| wrong.source.as_ref()).map(|(repo, _)| repo);
         let source = source.or(memory.source.as_ref()).cloned();
@@ -122,9 +130,88 @@ impl Session {
         revision: &Revision,
         why: &Unregistered,
     ) -> bool {
-        let built = self.memory.get().await.built;
-        let is_built = built.is_some_and(|built| built.revision == *revision);
-        let status = status::disowned(name, is_built, why, self.context.config.link.clone());
+        let memory = self.memory.get().await;
+        let status = told(name, revision, why, &memory, self.context.config.link.clone());
         self.set_status(repo, revision, &status).await
+    }
+}
+
+/// How far a revision got.
+fn told(
+    name: &AppName,
+    revision: &Revision,
+    why: &Unregistered,
+    memory: &Memory,
+    link: Option<String>,
+) -> CommitStatus {
+    let deployed: Vec<_> = memory.deployed(revision).collect();
+    if let Some((_, digest)) = deployed.first() {
+        let places: Vec<_> = deployed.iter().map(|(name, _)| ((*name).clone(), Verdict::UpToDate)).collect();
+        return status::deployed(name, &places, *digest, link);
+    }
+    let is_built = memory.built.as_ref().is_some_and(|built| built.revision == *revision);
+    status::disowned(name, is_built, why, link)
+}
+
+/// What a look at an app with a wrong registration leaves as seen, after `last`: whatever the file says once it is right is
+/// something else, so that a sweep has the app looked at and told of again although nobody told of the correction. The
+/// contract that was seen last counts on.
+pub(crate) fn seen_wrong(last: Option<Seen>, wrong: &Wrong) -> Option<Seen> {
+    last.map(|last| Seen { files: Digest::of(format!("wrong: {wrong}").as_bytes()), ..last })
+}
+
+#[cfg(test)]
+mod tests {
+    use fabrique_core::id::{BuildId, BuildKey, Channel, EnvironmentName};
+    use fabrique_core::memory::{Built, Committed};
+    use fabrique_gitops::{Finding, layout};
+    use fabrique_ports::forge::StatusState;
+
+    use super::*;
+
+    fn name() -> AppName {
+        AppName::parse("citation").unwrap()
+    }
+
+    fn wrong() -> Wrong {
+        let file = layout::registration_of(&name()).to_string();
+        Wrong { finding: Finding::of_file(file, "has no colour", "remove it"), more: 0, source: None }
+    }
+
+    #[test]
+    fn a_revision_is_told_as_far_as_it_got_although_the_registration_is_wrong() {
+        let revisions = ["a", "b", "c"].map(|digit| Revision::parse(&digit.repeat(40)).unwrap());
+        let [deployed, built, pushed] = &revisions;
+        let digest = Digest::of(b"image");
+        let key = BuildKey::parse(&"ab".repeat(32)).unwrap();
+        let build = BuildId::parse("citation-01k4z3v5w6x7y8z9a0b1c2d3e4").unwrap();
+        let newest = Built { build, key: key.clone(), revision: built.clone(), digest: digest.clone() };
+        let mut memory = Memory { built: Some(newest), ..Memory::default() };
+        let prod = EnvironmentName::parse("prod").unwrap();
+        memory.channel_mut(&prod, Channel::Image).committed = Some(Committed {
+            commit: None,
+            revision: deployed.clone(),
+            digest: Some(digest.clone()),
+            key: Some(key),
+        });
+        let why = Unregistered::by(Some(&wrong()));
+        let told = |revision| {
+            let status = told(&name(), revision, &why, &memory, None);
+            (status.state, status.description.replace(digest.as_str(), "DIGEST"))
+        };
+        let slip = "the registration is wrong: apps/citation/app.yaml: has no colour; remove it";
+        assert_eq!(told(deployed), (StatusState::Success, "deployed to prod: built DIGEST".to_owned()));
+        assert_eq!(told(built), (StatusState::Error, format!("built, not deployed: {slip}")));
+        assert_eq!(told(pushed), (StatusState::Error, format!("not built: {slip}")));
+    }
+
+    #[test]
+    fn a_slip_that_is_reverted_is_seen_as_an_edit_and_the_contract_as_before() {
+        let contract = Some(Digest::of(b"contract"));
+        let last = Seen { files: Digest::of(b"files"), contract, open: false };
+        let seen = seen_wrong(Some(last.clone()), &wrong()).unwrap();
+        assert_ne!(seen.files, last.files);
+        assert_eq!(seen.contract, last.contract);
+        assert_eq!(seen_wrong(None, &wrong()), None, "nobody has looked at it yet");
     }
 }

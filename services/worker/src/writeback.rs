@@ -174,6 +174,12 @@ fn propose_image(
             proposal.shown.push((name, Channel::Image, committed));
             return tree;
         }
+        // Whoever put another image of this revision there meant it. It is not deployed, though it is up to date.
+        Verdict::UpToDate => {
+            let other = Verdict::OtherImage { revision: image.revision.clone() };
+            proposal.refused.push((name, Channel::Image, other));
+            return tree;
+        }
         Verdict::NotAutomatic => return tree,
         refused => {
             proposal.refused.push((name, Channel::Image, refused));

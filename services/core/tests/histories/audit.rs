@@ -358,7 +358,9 @@ fn misjudged(
             let declared = Sight::now(world).target(world).and_then(|(_, declared)| declared.verdict());
             (declared.as_ref() == Some(verdict), "the declaration says something else")
         }
-        Verdict::Older { .. } | Verdict::OffBranch => (false, "a target is judged like a finished build"),
+        Verdict::Older { .. } | Verdict::OffBranch | Verdict::OtherImage { .. } => {
+            (false, "a target is judged like a finished build")
+        }
     };
     (!fits).then_some(why)
 }

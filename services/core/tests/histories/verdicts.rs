@@ -87,6 +87,7 @@ fn declared() -> impl Strategy<Value = Declared> {
     prop_oneof![
         4 => Just(Declared::Admitted),
         1 => Just(Declared::Waits("not ready".into())),
+        1 => Just(Declared::Suspended("base waits".into())),
         1 => Just(Declared::Refused("no such version".into())),
     ]
 }
@@ -289,6 +290,14 @@ proptest! {
                 Some(_) => prop_assert!(said == free && free != Verdict::Advance),
                 None => prop_assert_eq!(said, free),
             }
+        }
+    }
+
+    #[test]
+    fn a_slip_in_another_apps_registration_stops_no_build(view in views()) {
+        let with = |declared| decide(&View { declared, ..view.clone() }).action;
+        if with(Declared::Admitted) == Action::Continue {
+            prop_assert_eq!(with(Declared::Suspended("base waits".into())), Action::Continue);
         }
     }
 

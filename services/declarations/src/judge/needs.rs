@@ -128,6 +128,8 @@ impl Needs<'_> {
                 let remedy = format!("correct {}", other.file);
                 self.tell(needed.place(), declared, "its declaration cannot be read".to_owned(), remedy);
             }
+            // A slip of others is no finding about this one, which waits; nor is known where the other one runs.
+            Declares::Misregistered => return,
             Declares::All(_) => {}
         }
         let missing =

@@ -154,6 +154,13 @@ fn readiness_is_a_wait_and_no_finding() {
 }
 
 #[test]
+fn a_slip_in_the_registration_of_another_app_is_a_wait_and_no_finding() {
+    let slip = judged([needing("b", "a"), (app("a"), with("a", Declares::Misregistered))]);
+    assert_eq!(told(&slip), "");
+    assert_eq!(slip.waits, BTreeMap::from([(app("b"), vec![Wait::DependencyMisregistered(app("a"))])]));
+}
+
+#[test]
 fn what_all_declare_together_has_to_fit_and_the_largest_are_named_first() {
     let bucket = |size: &str| format!("dependsOn: {{ buckets: [{{ name: own, size: {size} }}] }}\n");
     let renamed =

@@ -1,3 +1,5 @@
+use fabrique_gitops::{Entry, Rules};
+
 use super::*;
 
 const HEAD: &str = "c";
@@ -31,6 +33,7 @@ fn why(declared: Declared) -> String {
     match declared {
         Declared::Admitted => "admitted".to_owned(),
         Declared::Waits(why) => format!("waits: {why}"),
+        Declared::Suspended(why) => format!("suspended: {why}"),
         Declared::Refused(why) => format!("refused: {why}"),
     }
 }
@@ -96,14 +99,17 @@ fn subject(lines: Option<&str>) -> Subject {
     }
 }
 
-fn of_others(citation: &str, mediawatch: Option<&str>) -> (String, Vec<String>) {
+fn judged(subjects: &BTreeMap<AppName, Subject>) -> Judgement {
     let contract = "apiVersion: fabrique/v1\nkind: Contract\nversion: 3\naccepts: [3]\nendpoints: { gitea: 'http://gitea', \
                     argocd: 'https://argocd', registry: 'registry:80', nats: 'nats://nats' }\nenvironments: { prod: {} }\n";
     let contract = Contract::parse(contract::FILE_NAME, contract.as_bytes()).unwrap();
+    judge(&contract, contract::FILE_NAME, subjects, &Usage::default())
+}
+
+fn of_others(citation: &str, mediawatch: Option<&str>) -> (String, Vec<String>) {
     let mut subjects = BTreeMap::from([(name("citation"), subject(Some(citation)))]);
     subjects.extend(mediawatch.map(|lines| (name("mediawatch"), subject(Some(lines)))));
-    let judgement = judge(&contract, contract::FILE_NAME, &subjects, &Usage::default());
-    let (declared, awaits) = word_of(&name("citation"), &judgement);
+    let (declared, awaits) = word_of(&name("citation"), &judged(&subjects));
     (why(declared), awaits.iter().map(ToString::to_string).collect())
 }
 
@@ -120,6 +126,31 @@ fn an_app_waits_for_those_that_it_needs_and_knows_whose_word_ends_that() {
     let (absent, awaits) = of_others(citation, None);
     assert!(absent.starts_with("refused: ") && absent.contains("no such app is registered"), "{absent}");
     assert_eq!(awaits, nobody);
+}
+
+#[test]
+fn an_app_waits_for_one_whose_registration_is_wrong_and_nothing_is_taken_back() {
+    let text = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: mediawatch }\nspec:\n  colour: blue\n  \
+                source: { repo: atlas/mediawatch }\n  image: registry:80/mediawatch\n";
+    let file = (RelPath::parse("apps/mediawatch/app.yaml").unwrap(), Entry::regular(text));
+    let rules = Rules { registries: vec!["registry:80".to_owned()] };
+    let registrations = Registrations::load(&[file].into_iter().collect(), &rules);
+    assert_eq!(registrations.findings.len(), 1);
+    let citation = |also: &str| {
+        let lines = format!("codeLocation: citation\n{also}\ndependsOn: {{ codeLocations: [mediawatch] }}");
+        let mut subjects = unread_all(&registrations);
+        subjects.insert(name("citation"), subject(Some(&lines)));
+        let (declared, awaits) = word_of(&name("citation"), &judged(&subjects));
+        (why(declared), awaits)
+    };
+    let (declared, awaits) = citation("ready: true");
+    assert_eq!(
+        declared,
+        "suspended: mediawatch, which it depends on, waits until its registration apps/mediawatch/app.yaml is right"
+    );
+    assert_eq!(awaits, BTreeSet::from([name("mediawatch")]), "it is to tell when it is right");
+    let (own, _) = citation("ready: false");
+    assert!(own.starts_with("waits: its declaration says ready: false"), "a person's word is no slip: {own}");
 }
 
 #[test]

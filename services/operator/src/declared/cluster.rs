@@ -67,7 +67,7 @@ impl<'a> Site<'a> {
             Declares::All(declaration) if subject.environments.contains(self.environment) => {
                 Some((app, subject.file.as_str(), &**declaration))
             }
-            Declares::All(_) | Declares::Nothing | Declares::Unreadable => None,
+            Declares::All(_) | Declares::Nothing | Declares::Unreadable | Declares::Misregistered => None,
         })
     }
 

@@ -138,6 +138,9 @@ async fn read_all(registrations: &Registrations, ports: &Ports) -> Result<ReadAl
         all.findings.extend(findings.into_iter().map(|finding| finding.concerning([app.name.clone()])));
         all.subjects.insert(app.name.clone(), subject);
     }
+    // Those that depend on them wait, and nothing is wrong with them.
+    let wrong = registrations.wrong.keys();
+    all.subjects.extend(wrong.map(|app| (app.clone(), declared::misregistered(app))));
     Ok(all)
 }
 
@@ -164,7 +167,9 @@ impl ReadAll {
 }
 
 fn declaring(subjects: &BTreeMap<AppName, Subject>) -> Vec<AppName> {
-    let declaring = subjects.iter().filter(|(_, subject)| subject.declares != Declares::Nothing);
+    let declares =
+        |subject: &Subject| !matches!(subject.declares, Declares::Nothing | Declares::Misregistered);
+    let declaring = subjects.iter().filter(|(_, subject)| declares(subject));
     declaring.map(|(app, _)| app.clone()).collect()
 }
 

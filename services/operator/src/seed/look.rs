@@ -202,7 +202,11 @@ impl At<'_> {
         match verdict {
             None | Some(Verdict::Advance | Verdict::NoImageYet) => Way::Coming,
             Some(
-                Verdict::UpToDate | Verdict::Unchanged { .. } | Verdict::Older { .. } | Verdict::NotAutomatic,
+                Verdict::UpToDate
+                | Verdict::OtherImage { .. }
+                | Verdict::Unchanged { .. }
+                | Verdict::Older { .. }
+                | Verdict::NotAutomatic,
             ) => Way::There,
             // What it waits for is brought along.
             Some(Verdict::NotReady(_)) if regarded.view.awaits.iter().any(|app| self.along.contains(app)) => {
@@ -404,7 +408,7 @@ fn needs_of(subject: &Subject) -> BTreeSet<AppName> {
         Declares::All(declaration) => {
             declaration.depends_on.code_locations.iter().map(|need| need.value.clone()).collect()
         }
-        Declares::Nothing | Declares::Unreadable => BTreeSet::new(),
+        Declares::Nothing | Declares::Unreadable | Declares::Misregistered => BTreeSet::new(),
     }
 }
 
