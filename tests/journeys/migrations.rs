@@ -1,7 +1,9 @@
 //! Migrations: judged before a build is spent, and committed by the worker together with the image that needs them.
 
-use fabrique_stage::{SampleApp, Stage};
+use fabrique_bed::wait_until;
+use fabrique_stage::{AppOptions, SampleApp, Stage};
 
+use crate::LONG;
 use crate::applications::{RENDERS, app, rendering_with, tell};
 use crate::declarations::{MANIFEST, push_manifest};
 use crate::scene::{person_rewrites, rewrite_in};
@@ -24,6 +26,7 @@ databases: { pgvector: { namespace: postgres, cluster: pg } }
 secrets: { pgvector-pg-auth: { namespace: apps, keys: [username, password] } }
 environments: { prod: {} }
 ";
+const OVERLAY: &str = "deploy/overlays/prod/deployment.yaml";
 const RENDERED: &str = "migrations/prod/citation/migrations.yaml";
 const NEEDS: &str = "ready: true
 dependsOn: { database: [pgvector], secrets: [pgvector-pg-auth], migrations: [001-a.sql, 002-b.sql] }";
@@ -49,11 +52,8 @@ async fn is_refused(stage: &Stage, app: &SampleApp, revision: &str, words: &str,
     assert_eq!(stage.builds("citation").await.unwrap().len(), builds);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn migrations_are_judged_before_a_build_and_come_with_the_image_that_needs_them() {
-    let settings = [RENDERS[0], RENDERS[1], ("FABRIQUE_RENDER__MIGRATIONS__IMAGE", RUNNER)];
-    let (stage, _fabrique) = rendering_with(&settings).await;
-    let app = app(&stage, "citation").await;
+/// A contract, and an app that declares what it needs of it.
+async fn declare(stage: &Stage) {
     let apps = stage.clone_apps().await.unwrap();
     apps.write("contract.yaml", CONTRACT).await.unwrap();
     rewrite_in(&apps, "apps/citation/app.yaml", |text| {
@@ -63,6 +63,44 @@ async fn migrations_are_judged_before_a_build_and_come_with_the_image_that_needs
     .await;
     apps.commit("Declare").await.unwrap();
     apps.push().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_overlay_of_a_head_whose_migrations_are_refused_is_not_deployed() {
+    let settings = [RENDERS[0], RENDERS[1], ("FABRIQUE_RENDER__MIGRATIONS__IMAGE", RUNNER)];
+    let (stage, _fabrique) = rendering_with(&settings).await;
+    let options = AppOptions { hook: false, ..AppOptions::named("citation") };
+    let app = SampleApp::create(&stage, options).await.unwrap();
+    declare(&stage).await;
+    let infra = async |revision: &str| {
+        let what = format!("the overlay of {revision}");
+        wait_until(&what, LONG, || async {
+            (stage.composition("citation").await.ok()??.infra.as_deref() == Some(revision)).then_some(())
+        })
+        .await
+        .unwrap();
+    };
+    let good = push(&stage, &app, "SELECT 1;\n").await;
+    stage.committed_once(&app, &good).await.unwrap();
+    infra(&good).await;
+
+    // Overlay and migration in one push: the overlay would go ahead of the image.
+    rewrite_in(&app.source, OVERLAY, |text| format!("{text}# edited\n")).await;
+    let edited = push(&stage, &app, "SELECT 0;\n").await;
+    is_refused(&stage, &app, &edited, "001-a.sql was edited since it was deployed", 1).await;
+    infra(&good).await;
+
+    stage.command(&["release", "citation"]).await.unwrap();
+    stage.committed_once(&app, &edited).await.unwrap();
+    infra(&edited).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrations_are_judged_before_a_build_and_come_with_the_image_that_needs_them() {
+    let settings = [RENDERS[0], RENDERS[1], ("FABRIQUE_RENDER__MIGRATIONS__IMAGE", RUNNER)];
+    let (stage, _fabrique) = rendering_with(&settings).await;
+    let app = app(&stage, "citation").await;
+    declare(&stage).await;
 
     let big = push(&stage, &app, "SELECT 1;\n".repeat(150_000)).await;
     is_refused(&stage, &app, &big, "is the limit", 0).await;

@@ -231,8 +231,11 @@ impl Observer {
         if view.declared == Declared::Admitted && changes(&view) {
             (view.declared, view.awaits) = self.word_of_others(app, gathering.apps, head, own).await?;
         }
-        if view.declared == Declared::Admitted && matches!(decide(&view).action, Action::Build { .. }) {
-            view.declared = self.word_of_migrations(gathering, own).await?;
+        // An overlay goes before the build of its image: it is refused with it.
+        if view.declared == Declared::Admitted
+            && matches!(decide(&view).action, Action::Build { .. } | Action::Commit(_))
+        {
+            view.declared = self.word_of_migrations(gathering, own, &view.environments).await?;
         }
         view.awaits.extend(gathering.refused_for(target));
         if matches!(decide(&view).action, Action::Build { .. } | Action::WaitUntil(_) | Action::Commit(_)) {
@@ -306,12 +309,15 @@ impl Observer {
         };
         let own = self.own(app, &head).await?;
         let gathering = Gathering::new(self, app, apps, memory, now)?;
-        let declared = self.word(&gathering, &head, &own).await?;
-        let mut environments = Vec::with_capacity(app.environments.len());
+        let mut declared = self.word(&gathering, &head, &own).await?;
+        let mut seen = Vec::with_capacity(app.environments.len());
         for environment in &app.environments {
-            let view = gathering.environment(environment, &own.target, &own.target, None).await?;
-            environments.push((view, Candidate::Target));
+            seen.push(gathering.environment(environment, &own.target, &own.target, None).await?);
         }
+        if declared == Declared::Admitted {
+            declared = self.word_of_migrations(&gathering, &own, &seen).await?;
+        }
+        let environments = seen.into_iter().map(|view| (view, Candidate::Target)).collect();
         Ok(CandidateView::at(head, own, declared, environments))
     }
 

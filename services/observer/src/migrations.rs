@@ -2,7 +2,8 @@
 
 use fabrique_core::app::{App, ImageFrom};
 use fabrique_core::id::{EnvironmentName, RelPath, Revision};
-use fabrique_core::view::Declared;
+use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
+use fabrique_core::view::{Declared, EnvironmentView};
 use fabrique_declarations::{Contract, Declaration, Declares};
 use fabrique_gitops::render::Settings;
 use fabrique_gitops::render::migrations::{self, Migrations, Target};
@@ -78,9 +79,28 @@ pub async fn rendered_at(
 }
 
 impl Wanted {
-    /// What is not as it was deployed to an environment, although whatever was applied has to stay so.
-    #[must_use]
-    pub fn edited(&self, tree: &Tree, app: &App, environment: &EnvironmentName) -> Option<Finding> {
+    /// The file of an environment as it may be deployed: what can be rendered, and is not another one than was applied there,
+    /// although whatever was applied has to stay so. A person may have `released` this revision from the latter. Asked before a
+    /// build is spent and again by its commit, so that the two cannot judge differently.
+    ///
+    /// # Errors
+    /// What a person has to mend.
+    pub fn admitted(
+        &self,
+        tree: &Tree,
+        known: (&Registrations, &Contract),
+        place: (&App, &EnvironmentName),
+        settings: &Settings,
+        released: bool,
+    ) -> Result<Option<(RelPath, String)>, Finding> {
+        let rendered = self.rendered(tree, known, place, settings)?;
+        match self.edited(tree, place.0, place.1).filter(|_| !released) {
+            Some(finding) => Err(finding),
+            None => Ok(rendered),
+        }
+    }
+
+    fn edited(&self, tree: &Tree, app: &App, environment: &EnvironmentName) -> Option<Finding> {
         let stands = tree.read(&layout::migrations_of(&app.name, environment)).ok()??;
         self.migrations.edited(&self.file, &self.declaration, stands)
     }
@@ -122,8 +142,9 @@ impl Wanted {
 }
 
 impl Observer {
-    /// What speaks against the migrations of a target, told before a build is spent on it: what the commit of its image would be
-    /// refused for, and what whoever runs them would refuse. Nothing where one environment could take them, or nobody renders.
+    /// What speaks against the migrations of a target, told before anything is built or committed for it: what the commit would
+    /// be refused for. `seen` is how its environments stand to it. Nothing where one that would be moved could take them, or
+    /// nobody renders.
     ///
     /// # Errors
     /// When the source cannot be read, or its history is not wanted now.
@@ -131,6 +152,7 @@ impl Observer {
         &self,
         gathering: &Gathering<'_>,
         own: &Own,
+        seen: &[EnvironmentView],
     ) -> PortResult<Declared> {
         let (app, apps) = (gathering.app, gathering.apps);
         let (Some(settings), Ok(Some(contract))) = (&self.render, &apps.contract) else {
@@ -149,16 +171,30 @@ impl Observer {
         };
         let is_released = gathering.memory.released.as_ref() == Some(&own.target);
         let known = (&apps.registrations, contract);
-        let built_for = app.environments.iter().filter(|environment| environment.image == ImageFrom::Build);
-        let found = built_for.map(|environment| {
-            let rendered = wanted.rendered(&apps.tree, known, (app, &environment.name), settings);
-            let edited = || wanted.edited(&apps.tree, app, &environment.name).filter(|_| !is_released);
-            rendered.err().or_else(edited)
-        });
+        let moved = moved(app, seen, is_released).into_iter();
+        let found =
+            moved.map(|name| wanted.admitted(&apps.tree, known, (app, name), settings, is_released).err());
         let found: Option<Vec<Finding>> = found.collect();
         let first = found.as_ref().and_then(|found| found.first());
         Ok(first.map_or(Declared::Admitted, |finding| Declared::Refused(finding.to_string())))
     }
+}
+
+/// The environments that the target would be brought to by its own build: those that take its image, or, where none does, those
+/// that take its overlay. One that is held, say, keeps its migrations, and says nothing of those of the others.
+fn moved<'s>(app: &App, seen: &'s [EnvironmentView], released: bool) -> Vec<&'s EnvironmentName> {
+    let of_build = |view: &&EnvironmentView| {
+        app.environments.iter().any(|it| it.name == view.name && it.image == ImageFrom::Build)
+    };
+    let takes = |takes: &dyn Fn(&EnvironmentView) -> Verdict| {
+        let views = seen.iter().filter(of_build).filter(|view| takes(view) == Verdict::Advance);
+        views.map(|view| &view.name).collect::<Vec<_>>()
+    };
+    let image = takes(&|view| judge_image(view, Candidate::Target, released, &Declared::Admitted));
+    if !image.is_empty() {
+        return image;
+    }
+    takes(&|view| judge_infra(view, view.image.digest.is_some(), released, &Declared::Admitted))
 }
 
 /// Two environments of one app on one API server have one database and one ledger there, and each its own images.
@@ -176,3 +212,6 @@ fn shared(app: &App, environment: &EnvironmentName, settings: &Settings) -> Opti
                   environment";
     Some(Finding::of_file(layout::registration_of(&app.name).as_str(), what, remedy))
 }
+
+#[cfg(test)]
+mod tests;

@@ -294,9 +294,9 @@ impl Rounds {
                 let source = self.ports.source.as_ref();
                 let mut proposal = propose(source, tree, app, image.as_ref(), &view, (&memory, now)).await?;
                 follow::comes_first(&mut proposal, ground, &memory).await?;
-                if let (Some(image), Some(settings)) = (image, &self.render) {
-                    let wanted = (app, &image.revision);
-                    migrations::bring(&mut proposal, source, (apps, tree), wanted, settings).await?;
+                if let Some(settings) = &self.render {
+                    let of = (app, memory.released.as_ref());
+                    migrations::bring(&mut proposal, source, (apps, tree), of, settings).await?;
                 }
                 if let (Some(head), Some(target)) = (&view.head, &view.target) {
                     let image = image.as_ref().map(|image| image.revision.clone());

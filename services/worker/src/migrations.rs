@@ -1,70 +1,78 @@
 //! Migrations, committed together with the image that needs them.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
-use fabrique_core::app::App;
+use fabrique_core::app::{App, ImageFrom};
 use fabrique_core::id::{Channel, EnvironmentName, Revision};
 use fabrique_core::verdict::Verdict;
 use fabrique_gitops::render::{Settings, migrations};
-use fabrique_gitops::{Refusal, Tree};
+use fabrique_gitops::{Finding, Refusal, Tree};
 use fabrique_observer::Apps;
-use fabrique_observer::migrations::wanted;
+use fabrique_observer::migrations::{Wanted, wanted};
 use fabrique_ports::PortResult;
 use fabrique_ports::source::SourceHistory;
 
 use crate::writeback::{Proposal, Staged};
 
-/// Adds to each commit of an image what has to be run before it. An environment whose migrations cannot be had keeps
-/// none of its commits, and it is said why.
+/// Adds to each commit of an image what has to be run before it. An environment whose migrations cannot be had, or may not be
+/// run, keeps none of its commits, and it is said why: neither an image, nor an overlay that goes before one. A person may have
+/// `released` a revision from what was applied before it.
 pub(crate) async fn bring(
     proposal: &mut Proposal,
     source: &dyn SourceHistory,
     (apps, tree): (&Apps, &Tree),
-    (app, revision): (&App, &Revision),
+    (app, released): (&App, Option<&Revision>),
     settings: &Settings,
 ) -> PortResult<()> {
-    let of_image = |staged: &Staged| matches!(&staged.automatic, Some((_, Channel::Image, _)));
-    let (true, Ok(Some(contract))) = (proposal.staged.iter().any(of_image), &apps.contract) else {
-        return Ok(());
-    };
-    let wanted = match wanted(source, app, revision).await? {
-        Ok(None) => return Ok(()),
-        Ok(Some(wanted)) => Ok(wanted),
-        Err(finding) => Err(finding),
-    };
+    let Ok(Some(contract)) = &apps.contract else { return Ok(()) };
+    let known = (&apps.registrations, contract);
+    let mut revisions: BTreeMap<Revision, Result<Option<Wanted>, Finding>> = BTreeMap::new();
     let mut stopped: BTreeSet<EnvironmentName> = BTreeSet::new();
     for staged in std::mem::take(&mut proposal.staged) {
-        let Some((environment, channel, _)) = staged.automatic.clone() else {
+        let Some((environment, channel, committed)) = &staged.automatic else {
             proposal.staged.push(staged);
             continue;
         };
-        if stopped.contains(&environment) {
+        if stopped.contains(environment) {
             continue;
         }
-        if channel != Channel::Image {
+        if !is_built_for(app, environment) {
             proposal.staged.push(staged);
             continue;
         }
-        let known = (&apps.registrations, contract);
-        let rendered = wanted
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|wanted| wanted.rendered(tree, known, (app, &environment), settings));
-        let planned = match rendered {
-            Ok(Some(file)) => migrations::along(staged.planned, tree, file),
-            Ok(None) => Ok(staged.planned),
-            Err(finding) => Err(Refusal::from(finding)),
+        let revision = &committed.revision;
+        let wanted = match revisions.entry(revision.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(wanted(source, app, revision).await?),
+        };
+        let is_released = released == Some(revision);
+        let file = match wanted {
+            Ok(Some(wanted)) => wanted.admitted(tree, known, (app, environment), settings, is_released),
+            Ok(None) => Ok(None),
+            Err(finding) => Err(finding.clone()),
+        };
+        let (environment, channel) = (environment.clone(), *channel);
+        let planned = match file.map_err(Refusal::from) {
+            Ok(Some(file)) if channel == Channel::Image => migrations::along(staged.planned, tree, file),
+            Ok(_) => Ok(staged.planned),
+            Err(refusal) => Err(refusal),
         };
         match planned {
             Ok(planned) => proposal.staged.push(Staged { planned, automatic: staged.automatic }),
             Err(refusal) => {
                 let verdict = Verdict::Trouble(refusal.to_string());
-                proposal.refused.push((environment.clone(), Channel::Image, verdict));
+                proposal.refused.push((environment.clone(), channel, verdict));
                 stopped.insert(environment);
             }
         }
     }
     Ok(())
+}
+
+/// Whether automation brings images to an environment. Elsewhere a person does, with what they need.
+fn is_built_for(app: &App, environment: &EnvironmentName) -> bool {
+    app.environments.iter().any(|it| it.name == *environment && it.image == ImageFrom::Build)
 }
 
 #[cfg(test)]
@@ -78,11 +86,13 @@ mod tests {
     use fabrique_gitops::registration::SourceForm;
     use fabrique_gitops::render::Destination;
     use fabrique_gitops::render::migrations::Runner;
-    use fabrique_gitops::{Entry, Rules, plan};
+    use fabrique_gitops::{Rules, plan};
     use fabrique_ports::source::{ChangedPaths, FileKind, SourceFile};
 
     use super::*;
     use crate::testing::{self, runner};
+
+    type File = fabrique_gitops::Entry;
 
     /// A repository of which every revision has the same files.
     struct Files(Vec<(&'static str, String)>);
@@ -154,13 +164,24 @@ mod tests {
             files.push(("contract.yaml", include_str!("../../../docs/contract.yaml.example")));
         }
         let files =
-            files.into_iter().map(|(path, text)| (RelPath::parse(path).unwrap(), Entry::regular(text)));
+            files.into_iter().map(|(path, text)| (RelPath::parse(path).unwrap(), File::regular(text)));
         let rules = Rules { registries: vec!["registry:80".to_owned()] };
         Apps::parse(Revision::parse(&"c".repeat(40)).unwrap(), files.collect(), &rules)
     }
 
     /// A commit of an image, and what became of it.
     async fn brought(source: &Files, apps: &Apps, settings: &Settings) -> Proposal {
+        brought_of(Channel::Image, None, source, apps, settings).await
+    }
+
+    /// The same of a channel, where a person released a revision.
+    async fn brought_of(
+        channel: Channel,
+        released: Option<&Revision>,
+        source: &Files,
+        apps: &Apps,
+        settings: &Settings,
+    ) -> Proposal {
         let app = &apps.registrations.apps[&AppName::parse("citation").unwrap()];
         let revision = Revision::parse(&"a".repeat(40)).unwrap();
         let image = DeployedImage {
@@ -174,9 +195,9 @@ mod tests {
         let planned =
             plan::deploy_image(&apps.tree, app, &prod, &image, None, Timestamp(0)).unwrap().unwrap();
         let committed = Committed { commit: None, revision: revision.clone(), digest: None, key: None };
-        let automatic = Some((prod, Channel::Image, committed));
+        let automatic = Some((prod, channel, committed));
         let mut proposal = Proposal { staged: vec![Staged { planned, automatic }], ..Proposal::default() };
-        bring(&mut proposal, source, (apps, &apps.tree), (app, &revision), settings).await.unwrap();
+        bring(&mut proposal, source, (apps, &apps.tree), (app, released), settings).await.unwrap();
         proposal
     }
 
@@ -229,6 +250,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_applied_migration_that_was_edited_stops_image_and_overlay_unless_a_person_released_it() {
+        let (runs, folder) = (settings(Some(runner())), |first: &'static str| {
+            source("001-a.sql, 002-b.sql", &[("sql/001-a.sql", first), ("sql/002-b.sql", "SELECT 2;\n")])
+        });
+        let mut stands = apps(true);
+        let deployed = brought(&folder("SELECT 1;\n"), &stands, &runs).await;
+        let file = RelPath::parse("migrations/prod/citation/migrations.yaml").unwrap();
+        let mut changes = deployed.staged[0].planned.changes.iter();
+        let text = changes.find_map(|(path, text)| text.filter(|_| *path == file)).unwrap();
+        let more = stands.tree.iter().map(|(path, entry)| (path.clone(), entry.clone()));
+        stands.tree = more.chain([(file.clone(), File::regular(text.to_vec()))]).collect();
+        let edited = folder("SELECT 0;\n");
+        let revision = Revision::parse(&"a".repeat(40)).unwrap();
+        for channel in [Channel::Image, Channel::Infra] {
+            let refused = brought_of(channel, None, &edited, &stands, &runs).await;
+            let [(_, of, Verdict::Trouble(why))] = &refused.refused[..] else { panic!("{refused:?}") };
+            assert!(refused.staged.is_empty() && *of == channel, "{refused:?}");
+            assert!(why.contains("001-a.sql was edited since it was deployed"), "{why}");
+            let released = brought_of(channel, Some(&revision), &edited, &stands, &runs).await;
+            assert_eq!((released.staged.len(), released.refused.len()), (1, 0), "{released:?}");
+            let kept = brought_of(channel, None, &folder("SELECT 1;\n"), &stands, &runs).await;
+            assert_eq!((kept.staged.len(), kept.refused.len()), (1, 0), "{kept:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn migrations_that_are_taken_back_are_run_no_more() {
         let broken = source("001-a.sql", &[("sql/001-a.sql", "SELEC 1;\n")]);
         let first = brought(&broken, &apps(true), &settings(Some(runner()))).await;
@@ -241,7 +288,7 @@ mod tests {
         let broken = text(&first).unwrap();
         let mut stands = apps(true);
         let more = stands.tree.iter().map(|(path, entry)| (path.clone(), entry.clone()));
-        stands.tree = more.chain([(file.clone(), Entry::regular(broken))]).collect();
+        stands.tree = more.chain([(file.clone(), File::regular(broken))]).collect();
         let none = text(&brought(&source("", &[]), &stands, &settings(Some(runner()))).await).unwrap();
         assert!(
             none.contains("order: \"\"") && none.contains("kind: Job") && !none.contains("SELEC"),
