@@ -382,8 +382,9 @@ pub(crate) enum Command {
         "fabrique seed citation --environment prod   production is named, and asked for its name",
         "fabrique seed citation --environment prod --yes --confirm prod",
         "fabrique seed citation --yes -o json | jq '.steps[] | select(.result == \"failed\")'";
-        "0 they are up, 1 something is in the way, or failed (with --dry-run: would be changed), 2 configuration, no such \
-         app, another cluster, or nobody to ask, 3 a peer is away, or it takes longer than --limit, 4 rights are missing"
+        "0 they are up, 1 something is in the way, or failed (with --dry-run: would be changed or waited for), 2 \
+         configuration, no such app, another cluster, or nobody to ask, 3 a peer is away, or it takes longer than --limit, \
+         4 rights are missing"
     ))]
     Seed(Seed),
     /// The JSON Schema of a file that people write, for editors and programs.

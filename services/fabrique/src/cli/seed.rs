@@ -30,7 +30,7 @@ pub(crate) struct Seed {
     /// The context of KUBECONFIG, instead of its current one. It has to be the environment's all the same.
     #[arg(long, value_name = "CONTEXT")]
     pub(crate) context: Option<String>,
-    /// How long all of it may take. What was begun goes on without it.
+    /// How long all of it may take, but for a last look. What was begun goes on without it.
     #[arg(long, value_parser = parse_duration, value_name = "DURATION", default_value = "1h")]
     pub(crate) limit: Duration,
 }

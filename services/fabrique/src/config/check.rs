@@ -118,6 +118,16 @@ fn check_peers(config: &Config, problems: &mut Problems) {
         let bare =
             bare.is_ok_and(|url| url.path() == "/" && url.username().is_empty() && url.query().is_none());
         problems.need(bare, &key, "not a host with a port", "write 127.0.0.1:5000");
+        let key = format!("registry.addresses.{index}.host");
+        let registry = &config.registry;
+        let host = |registry: &String| registry.split('/').next().unwrap_or_default() == listed.host;
+        let known = registry.allowed.iter().chain(&registry.bases).any(host);
+        let remedy = "write one of those hosts, like registry:80";
+        problems.need(known, &key, "no registry of registry.allowed or registry.bases", remedy);
+        // A certificate is for the name, and the name is not where it answers.
+        let plain = registry.plain_http.contains(&listed.host) || !known;
+        let remedy = "list it in registry.plain_http, or have the name resolve to the address";
+        problems.need(plain, &key, "is reached over TLS, whose certificate is not the address's", remedy);
     }
     problems.need(
         config.state.dir.is_absolute(),

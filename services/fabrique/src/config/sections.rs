@@ -222,7 +222,7 @@ pub(crate) struct RegistrySection {
     pub(crate) allowed: Vec<String>,
     /// Hosts reached over http.
     pub(crate) plain_http: Vec<String>,
-    /// Where hosts are reached from here, where that is not their name: by a port-forward, say.
+    /// Where hosts of `plain_http` are reached from here, where that is not their name: by a port-forward, say.
     pub(crate) addresses: Vec<AddressSection>,
     /// Where base images may come from; `allowed` when empty.
     pub(crate) bases: Vec<String>,

@@ -64,12 +64,48 @@ fn a_relay_listens_somewhere_and_leads_to_what_is_cloned_over_tls() {
     assert_eq!(told("relay: '0.0.0.0:3128'"), [""; 0]);
     assert_eq!(told("relay: '3128'"), ["github.relay: not an address with a port (write 0.0.0.0:3128)"]);
     assert_eq!(told("clone_url: 'http://github.example/'"), [""; 0]);
+    assert_eq!(told("proxy: 'https://proxy:3128/'"), [""; 0]);
+    assert_eq!(
+        told("proxy: 'https://proxy:3128/', relay: '0.0.0.0:3128'"),
+        [
+            "github.proxy: there is a relay, which speaks to a proxy without TLS (write http://proxy:3128/, or leave github.relay out)"
+        ]
+    );
     assert_eq!(
         told("clone_url: 'http://github.example/', relay: '[::]:3128'"),
         [
             "github.clone_url: there is a relay, and Gitea uses proxies for https only (write https://, or leave github.relay out)"
         ]
     );
+}
+
+#[test]
+fn an_address_is_of_a_registry_that_is_named_and_reached_over_http() {
+    let told = |registry: &str| {
+        let text = format!("registry: {{ {registry} }}\n");
+        let problems = loaded(&text).err().unwrap_or_default();
+        let of_addresses = |told: &String| told.starts_with("registry.addresses");
+        problems.iter().map(ToString::to_string).filter(of_addresses).collect::<Vec<_>>()
+    };
+    let address = |host: &str| format!("addresses: [{{ host: '{host}', address: '127.0.0.1:5000' }}]");
+    let plain =
+        format!("allowed: ['registry:80/team'], plain_http: ['registry:80'], {}", address("registry:80"));
+    assert_eq!(told(&plain), [""; 0]);
+    let of_bases = format!(
+        "allowed: ['other:80'], bases: ['registry:80'], plain_http: ['registry:80'], {}",
+        address("registry:80")
+    );
+    assert_eq!(told(&of_bases), [""; 0]);
+    let mistyped =
+        format!("allowed: ['registry:80'], plain_http: ['registry:80'], {}", address("regsitry:80"));
+    let [told_host] = &told(&mistyped)[..] else { panic!("{:?}", told(&mistyped)) };
+    assert!(
+        told_host.starts_with("registry.addresses.0.host: no registry of registry.allowed"),
+        "{told_host}"
+    );
+    let tls = format!("allowed: ['registry:80'], {}", address("registry:80"));
+    let [told_tls] = &told(&tls)[..] else { panic!("{:?}", told(&tls)) };
+    assert!(told_tls.contains("registry.plain_http"), "{told_tls}");
 }
 
 #[test]
