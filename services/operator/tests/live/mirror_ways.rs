@@ -200,6 +200,11 @@ impl Drop for Held {
 }
 
 impl Held {
+    async fn cut(mut self) {
+        self.serving.abort();
+        drop((&mut self.serving).await);
+    }
+
     async fn is_asked(&mut self) {
         timeout(LONG, self.arrived.wait_for(|arrived| *arrived)).await.unwrap().unwrap();
     }
@@ -238,7 +243,7 @@ async fn what_a_clone_that_was_cut_off_left_is_removed_and_it_is_begun_anew() {
         () = held.is_asked() => {}
     }
     // Whoever asked is gone, and then the way.
-    drop(held);
+    held.cut().await;
     let way = closed.way().await;
     let limit = Duration::from_secs(10);
     wait_until("the mirror to be made anew", LONG, || async {
