@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::error::OperatorError;
 use crate::exit::Exit;
+use crate::lookup;
 use crate::operator::Operator;
 
 /// What came of a command.
@@ -33,12 +34,13 @@ impl Operator {
     /// Sends a command about `app` in the name of `caller` and waits for a worker's answer.
     ///
     /// # Errors
-    /// [`OperatorError::UnknownApp`]; when `cluster/apps` or the bus cannot be reached, or no worker answers
+    /// [`OperatorError::UnknownApp`]; [`OperatorError::WrongRegistration`], but for a cancellation; when `cluster/apps` or the bus cannot be reached, or no worker answers
     /// in time.
     pub async fn command(&self, app: &str, command: Command, caller: &str) -> Result<Outcome, OperatorError> {
-        let (_, app) = self.find(app).await?;
+        let apps = self.apps.read().await?;
+        let app = lookup::of_command(&apps.registrations, app, &command)?;
         let verb = command.verb().to_owned();
-        let request = Request { app: app.name, command, caller: caller.to_owned() };
+        let request = Request { app, command, caller: caller.to_owned() };
         let reply = self.ports.commands.send(&request).await?;
         Ok(Outcome { app: request.app, verb, done: reply.done, message: reply.message })
     }

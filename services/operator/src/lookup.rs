@@ -3,6 +3,7 @@
 use fabrique_core::app::App;
 use fabrique_core::id::AppName;
 use fabrique_gitops::Registrations;
+use fabrique_ports::bus::Command;
 
 use crate::error::OperatorError;
 
@@ -20,6 +21,18 @@ pub(crate) fn app<'r>(registrations: &'r Registrations, name: &str) -> Result<&'
     }
     let hint = near(name, registrations.apps.keys().map(AppName::as_str));
     Err(OperatorError::UnknownApp { name: name.escape_debug().to_string(), hint })
+}
+
+/// The app called `name` that a command is about. A build goes on although its registration is wrong, and can be cancelled.
+pub(crate) fn of_command(
+    registrations: &Registrations,
+    name: &str,
+    command: &Command,
+) -> Result<AppName, OperatorError> {
+    match app(registrations, name) {
+        Err(OperatorError::WrongRegistration { name, .. }) if *command == Command::Cancel => Ok(name),
+        found => found.map(|app| app.name.clone()),
+    }
 }
 
 /// The names most like `wanted`, nearest first.
@@ -41,7 +54,23 @@ fn near<'a>(wanted: &str, there: impl Iterator<Item = &'a str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use fabrique_core::id::RelPath;
+    use fabrique_gitops::{Entry, Rules};
+
     use super::*;
+
+    #[test]
+    fn a_build_is_cancelled_although_its_registration_is_wrong_and_nothing_else_is_asked_for() {
+        let file = (RelPath::parse("apps/citation/app.yaml").unwrap(), Entry::regular("spec: ["));
+        let registrations = Registrations::load(&[file].into_iter().collect(), &Rules::default());
+        let found = |name: &str, command: Command| {
+            of_command(&registrations, name, &command).map(|app| app.to_string()).map_err(|e| e.to_string())
+        };
+        assert_eq!(found("citation", Command::Cancel).as_deref(), Ok("citation"));
+        let retry = found("citation", Command::Retry).unwrap_err();
+        assert!(retry.contains("apps/citation/app.yaml"), "{retry}");
+        found("ledger", Command::Cancel).unwrap_err();
+    }
 
     #[test]
     fn a_slip_of_the_finger_is_answered_with_the_name_that_was_meant() {
