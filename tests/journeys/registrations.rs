@@ -5,6 +5,7 @@ use fabrique_stage::{AppOptions, Gate, SampleApp, Stage};
 use serde_json::Value;
 
 use crate::LONG;
+use crate::declarations::{declare, push_manifest};
 use crate::scene::{Scene, person_rewrites, watching_the_message};
 
 const REGISTRATION: &str = "apps/citation/app.yaml";
@@ -71,6 +72,48 @@ async fn a_build_is_cancelled_by_a_person_although_its_registration_is_wrong() {
     stage.settled("citation", 0).await.unwrap();
     let (code, said, why) = stage.try_command(&["cancel", "citation"]).await.unwrap();
     assert!(code == 1 && format!("{said}{why}").contains("no build is running"), "{code} {said} {why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slip_in_a_registration_stops_no_build_of_an_app_that_depends_on_it_which_goes_on_once_it_is_right()
+{
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let (stage, app) = (&scene.stage, &scene.app);
+    let needed = SampleApp::create(stage, AppOptions::named("mediawatch")).await.unwrap();
+    declare(stage, &["citation", "mediawatch"]).await;
+    let ready = push_manifest(&needed, "ready: true").await;
+    stage.committed_once(&needed, &ready).await.unwrap();
+    let depends = push_manifest(app, "ready: true\ndependsOn: { codeLocations: [mediawatch] }").await;
+    stage.committed_once(app, &depends).await.unwrap();
+    stage.settled("citation", 0).await.unwrap();
+
+    let gate = Gate::new();
+    let revision = app.push_steps(&gate.steps()).await.unwrap();
+    gate.reached().await.unwrap();
+    let registration = "apps/mediawatch/app.yaml";
+    let slip = |text: String| text.replace("spec:\n", "spec:\n  colour: blue\n");
+    person_rewrites(stage, registration, slip).await;
+    // A newer wake is looked at while the build runs.
+    let looked = ["action=\"continue\"", &revision[..12]];
+    let before = scene.fabrique.logged(&looked);
+    let (code, answer) = stage.deliver_push("atlas/citation", &"0".repeat(40), &revision).await.unwrap();
+    assert_eq!(code, 202, "{answer}");
+    scene.fabrique.logs(before + 1, &looked).await.unwrap();
+    gate.open();
+    let told =
+        format!("mediawatch, which it depends on, waits until its registration {registration} is right");
+    let build = stage.build_becomes("citation", &revision, "not-committed").await.unwrap();
+    assert!(build.message.contains(&told), "{build:?}");
+    stage.settled("citation", 0).await.unwrap();
+    let status = stage.declaration_status(app, &revision).await.unwrap();
+    assert_eq!(status.state, "success", "a slip of others is no failure: {status:?}");
+    assert!(status.description.contains(&told), "{status:?}");
+
+    // No push of its own.
+    person_rewrites(stage, registration, |text| text.replace("  colour: blue\n", "")).await;
+    stage.committed_once(app, &revision).await.unwrap();
+    let builds = stage.builds("citation").await.unwrap();
+    assert_eq!(builds.iter().filter(|build| build.revision == revision).count(), 1, "its image is adopted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
