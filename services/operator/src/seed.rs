@@ -277,7 +277,8 @@ impl Run<'_> {
             }
             let lines: Vec<String> =
                 told.iter().map(|(app, said)| format!("{app}: Argo CD says {said}")).collect();
-            if pending.is_empty() {
+            // As with workers: one that fails ends the wait.
+            if pending.is_empty() || !failures.is_empty() {
                 return;
             }
             if !self.pause(&lines).await {

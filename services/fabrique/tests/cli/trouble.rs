@@ -3,6 +3,7 @@
 use fabrique_bed::Peer;
 use fabrique_stage::{AppOptions, SampleApp, Stage};
 use serde_json::Value;
+use tokio::net::TcpListener;
 
 use crate::support::FABRIQUE;
 
@@ -52,6 +53,17 @@ async fn the_doctor_names_every_peer_that_is_down_and_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_address_is_taken_is_for_the_configuration_to_mend() {
+    let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let relay = taken.local_addr().unwrap().to_string();
+    let relayed = [("FABRIQUE_GITHUB__RELAY", relay.as_str())];
+    let (code, out, err) = stage.try_command_with(&relayed, &["mirror", "ensure"]).await.unwrap();
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("github.relay: ") && err.contains(&relay), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn wrong_credentials_end_with_4_and_the_doctor_names_them() {
     let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
     let unhooked = AppOptions { hook: false, ..AppOptions::named("citation") };
@@ -61,6 +73,12 @@ async fn wrong_credentials_end_with_4_and_the_doctor_names_them() {
     assert!(err.contains("no worker answered") && err.lines().count() == 1, "{err}");
 
     let folder = stage.config().parent().unwrap();
+    std::fs::write(folder.join("wrong-token"), "0".repeat(40)).unwrap();
+    let file = folder.join("wrong-token").display().to_string();
+    let wrong = [("FABRIQUE_GITEA__HOOKS_TOKEN_FILE", file.as_str())];
+    let (code, out, err) = stage.try_command_with(&wrong, &["seed", "citation", "--yes"]).await.unwrap();
+    assert_eq!(code, 4, "{out}{err}");
+    assert!(out.contains("`hooks` token") && out.ends_with("nothing was changed\n"), "{out}{err}");
     std::fs::write(folder.join("nats-operator"), "wrong").unwrap();
     std::fs::write(folder.join("status-token"), "0".repeat(40)).unwrap();
     let (code, out, err) = stage.try_command(&["status"]).await.unwrap();
