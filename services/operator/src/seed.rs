@@ -343,8 +343,9 @@ mod tests {
     use super::*;
 
     fn stand(image: ImageSeen, composition: CompositionSeen) -> Stand {
-        let (from, others, told) = (None, BTreeSet::new(), String::new());
-        Stand { target: None, image, composition, from, others, stop: None, used_up: None, told }
+        let (from, others, moving) = (None, BTreeSet::new(), BTreeSet::new());
+        let (target, stop, used_up, told) = (None, None, None, String::new());
+        Stand { target, image, composition, from, others, moving, stop, used_up, told }
     }
 
     fn progress(stand: &Stand) -> Progress {

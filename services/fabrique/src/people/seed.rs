@@ -77,7 +77,7 @@ pub(crate) async fn seed(console: Console, adapters: &Adapters, asked: &Seed) ->
         deployer: site.argocd.as_ref().map(|port| port as &dyn Applications),
     };
     let wish = Wish { apps: unique(asked), environment, no_build: asked.no_build };
-    Box::pin(run(console, asked, &ground, &wish, &consent)).await
+    Box::pin(run(console, asked, &ground, &wish, (&known, consent))).await
 }
 
 async fn run(
@@ -85,7 +85,7 @@ async fn run(
     asked: &Seed,
     ground: &Ground<'_>,
     wish: &Wish,
-    consent: &Consent,
+    (known, consent): (&[Known], Consent),
 ) -> anyhow::Result<Exit> {
     let looking = seed::prepare(ground, wish, asked.limit);
     let prepared = Box::pin(showing("looking at what is there", looking)).await?;
@@ -97,7 +97,8 @@ async fn run(
     if !console.is_json() {
         console.wrapped_table(&table(&planned))?;
     }
-    if let Consent::Asked(name) = consent
+    let consent = guard::consent_to(known, &wish.environment, &prepared.plan.elsewhere, consent);
+    if let Consent::Asked(name) = consent.map_err(OperatorError::from)?
         && !guard::agrees(&answer(name.as_ref().map(|name| name.as_str()))?, name.as_ref())
     {
         remark("not agreed: nothing was changed");
@@ -253,7 +254,7 @@ fn is_inside(host: &str) -> bool {
 /// Asks the person at the terminal. For production the answer is its name.
 fn answer(production: Option<&str>) -> anyhow::Result<String> {
     let question = match production {
-        Some(name) => format!("This is production. Type its name, {name}, to go on: "),
+        Some(name) => format!("{name} is production. Type its name to go on: "),
         None => "Go on? yes or oui: ".to_owned(),
     };
     let mut stderr = io::stderr().lock();

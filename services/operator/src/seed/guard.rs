@@ -91,6 +91,17 @@ pub enum Elsewhere {
         /// The environment.
         environment: EnvironmentName,
     },
+    /// It goes to production as well, which nobody named.
+    #[error(
+        "what is seeded for {environment} is to come to {production} as well, which is production; say {production} with \
+         --environment and --confirm, or leave --yes out and type its name"
+    )]
+    GoesFurther {
+        /// The environment.
+        environment: EnvironmentName,
+        /// The other one.
+        production: EnvironmentName,
+    },
     /// Something else was said the second time.
     #[error("--confirm says {said}, and the environment is {environment}: nothing was changed")]
     SaidOtherwise {
@@ -203,6 +214,27 @@ pub fn consent(
         (_, true, _) => Ok(Consent::Given),
         (true, false, None) => Ok(Consent::Asked(Some(environment.clone()))),
         (_, false, _) => Ok(Consent::Asked(None)),
+    }
+}
+
+/// What of the consent is left where apps come to other environments as well: production has to be said there too.
+///
+/// # Errors
+/// When consent is given, and not for that.
+pub fn consent_to(
+    known: &[Known],
+    environment: &EnvironmentName,
+    elsewhere: &BTreeSet<EnvironmentName>,
+    consent: Consent,
+) -> Result<Consent, Elsewhere> {
+    let further = known.iter().find(|known| known.production && elsewhere.contains(&known.environment));
+    match (further, consent) {
+        (None, consent) => Ok(consent),
+        (Some(further), Consent::Asked(_)) => Ok(Consent::Asked(Some(further.environment.clone()))),
+        (Some(further), Consent::Given) => Err(Elsewhere::GoesFurther {
+            environment: environment.clone(),
+            production: further.environment.clone(),
+        }),
     }
 }
 
@@ -321,5 +353,23 @@ mod tests {
         assert_eq!(of(&["b", "c"], Some("bench")), Ok(place("bench")));
         assert!(of(&["a", "b"], Some("bench")).unwrap_err().contains("a has no environment bench"));
         assert!(of(&["d"], None).unwrap_err().contains("not a registered app"));
+    }
+
+    #[test]
+    fn production_is_said_where_apps_come_there_as_well_and_nothing_else_is() {
+        let known = [
+            Known { environment: place("bench"), context: "lab".to_owned(), production: false },
+            Known { environment: place("prod"), context: "paris".to_owned(), production: true },
+        ];
+        let to = |elsewhere: &[&str], consent| {
+            let elsewhere = elsewhere.iter().map(|name| place(name)).collect();
+            consent_to(&known, &place("bench"), &elsewhere, consent)
+        };
+        assert_eq!(to(&[], Consent::Given), Ok(Consent::Given));
+        assert_eq!(to(&["staging"], Consent::Given), Ok(Consent::Given));
+        let asked = Consent::Asked(Some(place("prod")));
+        assert_eq!(to(&["prod"], Consent::Asked(None)), Ok(asked));
+        let refused = to(&["prod"], Consent::Given).unwrap_err();
+        assert!(refused.to_string().contains("is to come to prod as well"), "{refused}");
     }
 }

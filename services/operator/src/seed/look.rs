@@ -137,6 +137,7 @@ impl At<'_> {
         let (status, next) = self.ground.operator.told(self.apps, app, &regarded);
         let (told, next) = (status.reason, format!("; {next}"));
         let (from, others) = self.images_of(app);
+        let moving = self.moving(&regarded);
         let target = match &regarded.view.target {
             Target::At { revision, .. } => revision.clone(),
             Target::Nothing(why) => {
@@ -148,6 +149,7 @@ impl At<'_> {
                     composition,
                     from,
                     others,
+                    moving,
                     stop: None,
                     used_up: None,
                     told,
@@ -177,7 +179,15 @@ impl At<'_> {
         let stop = stopped.or(of_source).or(promoted).map(|why| format!("{why}{next}"));
         let image = self.image(app, &regarded, &of_image, target.clone()).await?;
         let used_up = of_others.map(|why| format!("{why}{next}"));
-        Ok(Stand { target: Some(target), image, composition, from, others, stop, used_up, told })
+        let target = Some(target);
+        Ok(Stand { target, image, composition, from, others, moving, stop, used_up, told })
+    }
+
+    /// The other environments of which a worker moves something.
+    fn moving(&self, regarded: &Regarded) -> BTreeSet<EnvironmentName> {
+        let others = regarded.decision.channels.iter().filter(|own| own.environment != *self.environment);
+        let coming = others.filter(|own| self.way(regarded, Some(&own.verdict)) == Way::Coming);
+        coming.map(|own| own.environment.clone()).collect()
     }
 
     /// Where the images of this environment come from, if not from builds, and where builds go besides.

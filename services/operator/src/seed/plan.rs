@@ -111,8 +111,10 @@ pub struct Stand {
     pub composition: CompositionSeen,
     /// The environment that its image comes from, by a person's word; nothing where it follows builds.
     pub from: Option<EnvironmentName>,
-    /// The other environments that follow its builds: what is built for this one goes there as well.
+    /// The other environments that follow its builds: a rebuild moves them as well.
     pub others: BTreeSet<EnvironmentName>,
+    /// The other environments that a worker moves anyway when it is asked about this one.
+    pub moving: BTreeSet<EnvironmentName>,
     /// Why no worker would bring it further, though it is asked, and what helps.
     pub stop: Option<String>,
     /// Why no worker tries any more before it is asked.
@@ -233,6 +235,8 @@ pub struct Plan {
     pub rows: Vec<Row>,
     /// The apps that a worker has to bring further, those that others need first, with what it is asked for.
     pub asks: Vec<(AppName, Ask)>,
+    /// The other environments to which workers bring these apps as well.
+    pub elsewhere: BTreeSet<EnvironmentName>,
 }
 
 impl fmt::Display for Stage {
@@ -315,8 +319,10 @@ pub fn plan(seen: &Seen, no_build: bool) -> Plan {
             }
         }
     }
+    let asked = apps.iter().filter(|app| ask(app).is_some());
+    let elsewhere = asked.flat_map(|app| app.stand.moving.iter().cloned()).collect();
     let asks = apps.iter().filter_map(|app| Some((app.app.clone(), ask(app)?))).collect();
-    Plan { environment: seen.environment.clone(), rows, asks }
+    Plan { environment: seen.environment.clone(), rows, asks, elsewhere }
 }
 
 /// The apps, those that others need first; what is in a circle comes last.
@@ -457,8 +463,8 @@ fn composition(seen: &Seen, app: &AppSeen) -> Standing {
         }
         (CompositionSeen::ToCome, Some(why)) => refused(why.clone()),
         (CompositionSeen::ToCome, None) => {
-            let told = |others| format!("; {others} follows its builds too, and gets it as well");
-            let too = app.stand.others_told().map(told).unwrap_or_default();
+            let told = |moving| format!("; it is to come to {moving} as well");
+            let too = names(&app.stand.moving).map(told).unwrap_or_default();
             Standing::Asked(format!("a worker commits {file}{too}"))
         }
     }
@@ -505,17 +511,18 @@ impl Stand {
                  there again, or commit an image that {from} runs now"
             ));
         }
-        let others = self.others_told()?;
+        let others = names(&self.others)?;
         Some(format!(
             "the registry lost {digest}, and building it anew moves {others} as well; `fabrique rebuild {app}` says that \
              this is meant"
         ))
     }
+}
 
-    fn others_told(&self) -> Option<String> {
-        let others: Vec<&str> = self.others.iter().map(EnvironmentName::as_str).collect();
-        (!others.is_empty()).then(|| others.join(", "))
-    }
+/// Environments on one line; nothing where there is none.
+fn names(of: &BTreeSet<EnvironmentName>) -> Option<String> {
+    let names: Vec<&str> = of.iter().map(EnvironmentName::as_str).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 /// What a worker is asked for; nothing when there is nothing for it to do.

@@ -186,6 +186,7 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use super::*;
@@ -197,7 +198,7 @@ mod tests {
             standing: standing.clone(),
         });
         let environment = EnvironmentName::parse("prod").unwrap();
-        Plan { environment, rows: rows.collect(), asks: Vec::new() }
+        Plan { environment, rows: rows.collect(), asks: Vec::new(), elsewhere: BTreeSet::new() }
     }
 
     fn there() -> Standing {

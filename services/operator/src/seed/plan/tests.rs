@@ -42,6 +42,7 @@ fn fresh(app: &str) -> AppSeen {
             composition: CompositionSeen::ToCome,
             from: None,
             others: BTreeSet::new(),
+            moving: BTreeSet::new(),
             stop: None,
             used_up: None,
             told: String::new(),
@@ -214,6 +215,7 @@ fn made(app: &str, (image, places, (needs, undeployed), texts, files, deployer):
     let (shown, from, others) = places;
     seen.stand.from = from.into_iter().next();
     seen.stand.others = others.into_iter().collect();
+    seen.stand.moving = seen.stand.others.clone();
     seen.needs = needs.into_iter().map(name).collect();
     seen.undeployed = undeployed.into_iter().map(name).filter(|need| seen.needs.contains(need)).collect();
     seen.stand.image = image;
@@ -444,8 +446,12 @@ fn a_lost_image_is_not_built_anew_where_that_moves_another_environment_or_brings
     // What a worker builds and commits anyway says where else it goes.
     shared.stand.image = ImageSeen::Missing(revision("a"));
     shared.stand.composition = CompositionSeen::ToCome;
-    let shown = told(&plan(&seen(vec![shared]), false));
-    assert!(shown.contains("staging follows its builds too"), "{shown}");
+    shared.stand.moving = BTreeSet::from([place("staging")]);
+    let both = plan(&seen(vec![shared.clone()]), false);
+    assert!(told(&both).contains("it is to come to staging as well"), "{}", told(&both));
+    assert_eq!(both.elsewhere, BTreeSet::from([place("staging")]));
+    brought(&mut shared);
+    assert_eq!(plan(&seen(vec![shared]), false).elsewhere, BTreeSet::new(), "nobody is asked for anything");
 }
 
 #[test]
