@@ -72,8 +72,61 @@ impl Administrator {
         Ok(match (has, empty) {
             (true, _) => RepositoryState::Ready,
             (false, true) => RepositoryState::Empty,
+            (false, false) if self.git_has(repo, branch).await? => RepositoryState::Empty,
             (false, false) => RepositoryState::NoBranch,
         })
+    }
+
+    /// Whether git has the branch, whatever Gitea's database knows of it.
+    async fn git_has(&self, repo: &RepoName, branch: &BranchName) -> Result<bool, GiteaError> {
+        self.has(&in_git(repo, branch)).await
+    }
+
+    /// Commits these files, each by `operation`: "create" for what must not be there, "upload" for what may be.
+    async fn commit_files(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        files: &[(RelPath, Vec<u8>)],
+        message: &str,
+        operation: &str,
+    ) -> Result<Answer, GiteaError> {
+        let files: Vec<Value> = files
+            .iter()
+            .map(|(path, content)| {
+                json!({ "operation": operation, "path": path.as_str(), "content": STANDARD.encode(content) })
+            })
+            .collect();
+        let body = json!({ "branch": branch.as_str(), "message": message, "files": files });
+        let path = Path::repo(repo).then(["contents"]);
+        self.0.send(Purpose::Admin, Method::POST, &path, Some(&body)).await
+    }
+
+    /// Whether the branch has the first commit of an attempt whose caller went away, and Gitea's database knows of no branch:
+    /// its hook was ended with the request. Gitea notices only with the next commit; until then the branch is missing and
+    /// every file of it is there already.
+    async fn is_unnoticed(
+        &self,
+        repo: &RepoName,
+        branch: &BranchName,
+        message: &str,
+    ) -> Result<bool, GiteaError> {
+        #[derive(Deserialize)]
+        struct Found {
+            commit: Message,
+            parents: Vec<Value>,
+        }
+        #[derive(Deserialize)]
+        struct Message {
+            message: String,
+        }
+        let answer = self.0.get(Purpose::Admin, &in_git(repo, branch)).await?;
+        if answer.status != StatusCode::OK {
+            return Ok(false);
+        }
+        let found: Found = answer.json()?;
+        let is_ours = found.parents.is_empty() && found.commit.message.trim_end() == message.trim_end();
+        Ok(is_ours && !self.has(&Path::repo(repo).then(["branches", branch.as_str()])).await?)
     }
 
     async fn token_id(&self, login: &str, name: &str) -> Result<Option<i64>, GiteaError> {
@@ -153,20 +206,18 @@ impl ForgeSetup for Administrator {
         files: &[(RelPath, Vec<u8>)],
         message: &str,
     ) -> PortResult<()> {
-        let files: Vec<Value> = files
-            .iter()
-            .map(|(path, content)| {
-                json!({ "operation": "create", "path": path.as_str(), "content": STANDARD.encode(content) })
-            })
-            .collect();
-        let body = json!({ "branch": branch.as_str(), "message": message, "files": files });
-        let path = Path::repo(repo).then(["contents"]);
-        let answer = self.0.send(Purpose::Admin, Method::POST, &path, Some(&body)).await?;
+        let answer = self.commit_files(repo, branch, files, message, "create").await?;
         match answer.status {
             StatusCode::CREATED => Ok(()),
             // There are files already: of somebody who was faster, or of an attempt that was not answered.
+            StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY
+                if self.is_unnoticed(repo, branch, message).await? =>
+            {
+                let again = self.commit_files(repo, branch, files, message, "upload").await?;
+                if again.status == StatusCode::CREATED { Ok(()) } else { Err(not_committed(again).into()) }
+            }
             StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY => Ok(()),
-            _ => Err(not_done(answer).into()),
+            _ => Err(not_committed(answer).into()),
         }
     }
 
@@ -260,12 +311,24 @@ impl ForgeSetup for Administrator {
     }
 }
 
+/// An administrator is refused a commit only where another push holds the branch, as that of an earlier attempt may.
+fn not_committed(answer: Answer) -> GiteaError {
+    match answer.status {
+        StatusCode::FORBIDDEN => answer.overtaken(),
+        _ => not_done(answer),
+    }
+}
+
 /// Of what a look has just found, or missed: the next look tells what has become of it.
 fn not_done(answer: Answer) -> GiteaError {
     match answer.status {
         StatusCode::NOT_FOUND | StatusCode::CONFLICT => answer.overtaken(),
         _ => answer.refused(),
     }
+}
+
+fn in_git(repo: &RepoName, branch: &BranchName) -> Path {
+    Path::repo(repo).then(["git", "commits", branch.as_str()])
 }
 
 fn tokens(login: &str) -> Path {

@@ -35,7 +35,7 @@ pub enum GiteaError {
     },
     /// What a step of the administrator is about was made or removed since it was looked at. Gitea does that by itself: it takes
     /// back a repository whose maker went away before it was whole.
-    #[error("{request} was answered {status}{}: it was made or removed meanwhile", said(message))]
+    #[error("{request} was answered {status}{}: somebody else was at it meanwhile", said(message))]
     Overtaken {
         /// Method and path.
         request: String,

@@ -294,6 +294,54 @@ async fn what_was_made_or_removed_since_it_was_looked_at_is_worth_another_look()
 }
 
 #[tokio::test]
+async fn a_first_commit_whose_caller_went_away_is_brought_to_its_end() {
+    let bed = bed().await;
+    let (gitea, main) = (bed.gitea(), branch("main"));
+    let administrator = Administrator::of(&admin(bed), gitea.admin_user(), gitea.admin_password().into());
+    administrator.make_organisation("unnoticed").await.unwrap();
+    let files = [(RelPath::parse("README.md").unwrap(), b"x".to_vec())];
+    let first = async |apps: &RepoName| administrator.put_first(apps, &main, &files, "Begin").await;
+    let mut unnoticed = 0;
+    for cut in (100..500).step_by(40) {
+        let apps = repo(&format!("unnoticed/after-{cut}"));
+        administrator.make_repository(&apps, &main).await.unwrap();
+        drop(tokio::time::timeout(Duration::from_millis(cut), first(&apps)).await);
+        // Two at once are another matter: what is cut off ends first.
+        let ended = format!("completed POST /api/v1/repos/{apps}/contents ");
+        wait_until("Gitea to end the request", Duration::from_mins(1), || async {
+            gitea.peer().log_tail(200).contains(&ended).then_some(())
+        })
+        .await
+        .unwrap();
+        let has_commit = async || {
+            let path = format!("/repos/{apps}/git/commits/main");
+            gitea.api_as(gitea.admin_token(), "GET", &path, None).await.unwrap().0 == 200
+        };
+        let look = async || match administrator.repository(&apps, &main).await {
+            Err(error) if error.transient() => None,
+            state => Some(state.unwrap()),
+        };
+        unnoticed += u32::from(look().await == Some(RepositoryState::Empty) && has_commit().await);
+        wait_until("the branch to be there", Duration::from_mins(1), || async {
+            match look().await {
+                Some(RepositoryState::Ready) => return Some(()),
+                Some(RepositoryState::Empty) => {
+                    if let Err(error) = first(&apps).await {
+                        assert!(error.transient(), "{error}");
+                    }
+                }
+                None => {}
+                other => panic!("{other:?}"),
+            }
+            None
+        })
+        .await
+        .unwrap();
+    }
+    assert!(unnoticed > 0, "none was cut off between the commit and Gitea's notice of it");
+}
+
+#[tokio::test]
 async fn each_purpose_uses_its_own_token_and_no_other() {
     let bed = bed().await;
     let (app, head) = private_repo(bed, "purposes").await;

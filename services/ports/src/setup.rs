@@ -11,7 +11,7 @@ use crate::PortResult;
 pub enum RepositoryState {
     /// There is none.
     Missing,
-    /// It is there, without a single commit.
+    /// It is there, without a single commit that the forge knows of.
     Empty,
     /// It has commits, and none on the branch.
     NoBranch,
