@@ -203,6 +203,9 @@ async fn gates(of: &Installation<'_>, options: Options, report: &mut SetupReport
             report.changed(gate.as_str(), told, count);
         }
     }
+    if !options.dry_run {
+        report.take(Gate::Tokens.as_str(), worker.tidy())?;
+    }
     if of.wanted.hooks.contains_key(&HookTo::Deployer)
         && let Some(door) = of.door
     {

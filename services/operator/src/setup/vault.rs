@@ -48,6 +48,18 @@ pub(super) fn forget(path: &Path) -> Result<(), OperatorError> {
     remove(&note).map_err(|source| failed(&note, source))
 }
 
+/// Removes what an interruption left beside a file that is there: it was written, and the rest was not done.
+pub(super) fn tidy(path: &Path) -> Result<(), OperatorError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let note = beside(path, "pending");
+    for left in [beside(&note, "part"), note, beside(path, "part")] {
+        remove(&left).map_err(|source| failed(&left, source))?;
+    }
+    Ok(())
+}
+
 /// Whether a file could be made there: what is missing is told before anything is made elsewhere.
 pub(super) fn has_folder(path: &Path) -> bool {
     folder(path).is_dir()
@@ -94,6 +106,21 @@ mod tests {
 
     fn text(path: &Path) -> String {
         read(path).unwrap().unwrap().expose_secret().to_owned()
+    }
+
+    #[test]
+    fn what_an_interruption_left_goes_only_beside_a_file_that_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("read-token");
+        note(&path, "fabrique read 1").unwrap();
+        tidy(&path).unwrap();
+        assert_eq!(noted(&path).unwrap().as_deref(), Some("fabrique read 1"), "it is to be revoked yet");
+        write(&path, &"value".to_owned().into()).unwrap();
+        fs::write(beside(&path, "part"), "val").unwrap();
+        tidy(&path).unwrap();
+        assert_eq!(noted(&path).unwrap(), None);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(text(&path), "value");
     }
 
     #[test]

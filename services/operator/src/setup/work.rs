@@ -238,6 +238,14 @@ impl<'a> Worker<'a> {
         vault::forget(path)
     }
 
+    /// Removes what an interrupted run left beside files that are whole.
+    pub(super) fn tidy(&self) -> Result<(), OperatorError> {
+        self.places().try_for_each(|place| match place {
+            Place::File(path) => vault::tidy(path),
+            Place::Given(_) => Ok(()),
+        })
+    }
+
     fn hook_file(&self, to: HookTo) -> Option<&'a Path> {
         match &self.of.wanted.hooks.get(&to)?.secret {
             Place::File(path) => Some(path),
