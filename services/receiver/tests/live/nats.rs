@@ -56,8 +56,7 @@ impl Nats {
         Running::start(config, bus, apps).await
     }
 
-    /// Why an app was woken, each time. What was acknowledged is in it: the server passes a message on before it
-    /// answers the listener's flush.
+    /// Why an app was woken, each time. What was acknowledged is in it.
     pub(crate) async fn causes_of(&self, app: &str) -> Vec<WakeCause> {
         self.hear(|heard| heard.wakes.iter().filter(|(of, _)| of == app).map(|(_, c)| c.clone()).collect())
             .await
@@ -84,7 +83,11 @@ impl Nats {
 
     async fn hear<T>(&self, look: impl FnOnce(&Heard) -> T) -> T {
         let (subscription, heard) = &mut *self.subscription.lock().await;
-        self.listener.flush().await.unwrap();
+        // What the server took before this comes to the listener before this.
+        let inbox = self.listener.new_inbox();
+        let mut marker = self.listener.subscribe(inbox.clone()).await.unwrap();
+        self.listener.publish(inbox, "".into()).await.unwrap();
+        tokio::time::timeout(PATIENCE, marker.next()).await.unwrap().unwrap();
         while let Some(message) = subscription.next().now_or_never().flatten() {
             let subject = message.subject.as_str();
             if let Some(app) = subject.strip_prefix("fabrique.wake.") {
