@@ -76,6 +76,26 @@ pub enum End {
     },
 }
 
+/// Where in the course of a push this belongs: what was told in the same millisecond has ids in no order.
+fn step_of(body: &EventBody) -> u8 {
+    match body {
+        EventBody::Delivery { .. } => 0,
+        EventBody::Decision { .. } | EventBody::Command { .. } | EventBody::Warning { .. } => 1,
+        EventBody::Step { .. } => 5,
+        EventBody::Commit { .. } => 7,
+        EventBody::Build { phase, .. } => match phase {
+            BuildPhase::Queued => 2,
+            BuildPhase::Preparing => 3,
+            BuildPhase::Building => 4,
+            BuildPhase::Pushed { .. } => 6,
+            BuildPhase::Committed { .. }
+            | BuildPhase::NotCommitted { .. }
+            | BuildPhase::Failed { .. }
+            | BuildPhase::Superseded { .. } => 8,
+        },
+    }
+}
+
 impl Timeline {
     /// Folds `events`, in any order, to the push of `revision`. `pushed` is when `git push` returned; without
     /// it the clock starts at the first event. What is older than `pushed` belongs to this push if its delivery
@@ -88,7 +108,7 @@ impl Timeline {
         events: impl IntoIterator<Item = Event>,
     ) -> Self {
         let mut told: Vec<Event> = events.into_iter().collect();
-        told.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
+        told.sort_by(|a, b| (a.at, step_of(&a.body), &a.id).cmp(&(b.at, step_of(&b.body), &b.id)));
         told.dedup_by(|a, b| a.id == b.id);
         let (build, commits, rows, end, left_alone) = (None, Vec::new(), Vec::new(), None, false);
         let mut fold = Fold { app, revision, start: pushed, build, commits, rows, end, left_alone };

@@ -246,3 +246,20 @@ fn what_belongs_to_an_earlier_push_of_the_same_revision_is_left_out_and_counted(
     assert_eq!((timeline.left_out, timeline.end.clone()), (2, None));
     assert!(timeline.to_string().contains("left out 2 events"), "{timeline}");
 }
+
+#[test]
+fn what_happened_within_a_millisecond_is_told_in_its_order_whatever_the_ids() {
+    let this = revision("1b1d");
+    let committed = BuildPhase::Committed { digest: digest(), commits: vec![revision("c0de")] };
+    let phases = [BuildPhase::Building, BuildPhase::Pushed { digest: digest() }, committed];
+    let told = |ids: [&str; 3]| {
+        let mut events = vec![delivery(1, &this)];
+        for (id, kind) in ids.into_iter().zip(&phases) {
+            events.push(Event { id: id.to_owned(), ..phase(5, &this, kind.clone()) });
+        }
+        fold(events).rows.iter().map(|row| row.stage).collect::<Vec<_>>()
+    };
+    for ids in [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"]] {
+        assert_eq!(told(ids), ["push", "delivery", "wake", "build", "digest", "build"], "{ids:?}");
+    }
+}
