@@ -68,18 +68,17 @@ impl Administrator {
             _ => return Err(answer.refused()),
         };
         // A first commit whose caller went away may be there although Gitea still says empty.
-        let has = self.has(&Path::repo(repo).then(["branches", branch.as_str()])).await?;
-        Ok(match (has, empty) {
+        Ok(match (self.knows_branch(repo, branch).await?, empty) {
             (true, _) => RepositoryState::Ready,
             (false, true) => RepositoryState::Empty,
-            (false, false) if self.git_has(repo, branch).await? => RepositoryState::Empty,
+            (false, false) if self.has(&in_git(repo, branch)).await? => RepositoryState::Empty,
             (false, false) => RepositoryState::NoBranch,
         })
     }
 
-    /// Whether git has the branch, whatever Gitea's database knows of it.
-    async fn git_has(&self, repo: &RepoName, branch: &BranchName) -> Result<bool, GiteaError> {
-        self.has(&in_git(repo, branch)).await
+    /// Whether Gitea's database knows the branch.
+    async fn knows_branch(&self, repo: &RepoName, branch: &BranchName) -> Result<bool, GiteaError> {
+        self.has(&Path::repo(repo).then(["branches", branch.as_str()])).await
     }
 
     /// Commits these files, each by `operation`: "create" for what must not be there, "upload" for what may be.
@@ -126,7 +125,7 @@ impl Administrator {
         }
         let found: Found = answer.json()?;
         let is_ours = found.parents.is_empty() && found.commit.message.trim_end() == message.trim_end();
-        Ok(is_ours && !self.has(&Path::repo(repo).then(["branches", branch.as_str()])).await?)
+        Ok(is_ours && !self.knows_branch(repo, branch).await?)
     }
 
     async fn token_id(&self, login: &str, name: &str) -> Result<Option<i64>, GiteaError> {
@@ -327,6 +326,7 @@ fn not_done(answer: Answer) -> GiteaError {
     }
 }
 
+/// The head of the branch as git has it, whatever Gitea's database knows.
 fn in_git(repo: &RepoName, branch: &BranchName) -> Path {
     Path::repo(repo).then(["git", "commits", branch.as_str()])
 }

@@ -148,11 +148,12 @@ impl Dispatcher {
             if holder == Some(own) || self.is_busy(&item.app) {
                 continue;
             }
-            let is_due = item.due(now) == Due::Now;
-            match holder {
-                Some(_) => self.context.slots.held_elsewhere(&item.app, !is_due),
-                None if is_due => self.context.slots.held_elsewhere(&item.app, false),
-                None => self.context.slots.forget(&item.app),
+            if item.due(now) == Due::Now {
+                self.context.slots.held_elsewhere(&item.app, false);
+            } else if holder.is_some() {
+                self.context.slots.held_elsewhere(&item.app, true);
+            } else {
+                self.context.slots.forget(&item.app);
             }
         }
     }

@@ -66,13 +66,13 @@ impl Session {
             !memory.pending_statuses.contains(revision) && memory.deployed(revision).next().is_none()
         };
         let told = named.filter(|revision| wrong.is_some() && is_news(revision));
-        let mut open = self.disown_statuses(name, &why).await;
+        let mut open = self.disown_statuses(name, &memory, &why).await;
         let source = wrong.and_then(|wrong| wrong.source.as_ref()).map(|(repo, _)| repo);
         let source = source.or(memory.source.as_ref()).cloned();
         let told = told.zip(source);
         let mut missed = None;
         if let Some((revision, repo)) = &told
-            && !self.tell_disowned(name, repo, revision, &why).await
+            && !self.tell_disowned(name, &memory, (repo, revision), &why).await
         {
             // Kept with the others where it lies with them, or by itself.
             if memory.source.as_ref() == Some(repo) {
@@ -110,14 +110,18 @@ impl Session {
 
     /// Closes the statuses that an app without a registration left pending. Returns those that could not be closed,
     /// for which the reconciler wakes the app again.
-    async fn disown_statuses(&self, name: &AppName, why: &Unregistered) -> BTreeSet<Revision> {
-        let memory = self.memory.get().await;
+    async fn disown_statuses(
+        &self,
+        name: &AppName,
+        memory: &Memory,
+        why: &Unregistered,
+    ) -> BTreeSet<Revision> {
         let mut open = BTreeSet::new();
         // A memory of an earlier version does not know in which repository they are.
         let Some(source) = &memory.source else { return open };
-        for revision in memory.pending_statuses {
-            if !self.tell_disowned(name, source, &revision, why).await {
-                open.insert(revision);
+        for revision in &memory.pending_statuses {
+            if !self.tell_disowned(name, memory, (source, revision), why).await {
+                open.insert(revision.clone());
             }
         }
         open
@@ -126,12 +130,11 @@ impl Session {
     async fn tell_disowned(
         &self,
         name: &AppName,
-        repo: &RepoName,
-        revision: &Revision,
+        memory: &Memory,
+        (repo, revision): (&RepoName, &Revision),
         why: &Unregistered,
     ) -> bool {
-        let memory = self.memory.get().await;
-        let status = told(name, revision, why, &memory, self.context.config.link.clone());
+        let status = told(name, revision, why, memory, self.context.config.link.clone());
         self.set_status(repo, revision, &status).await
     }
 }
