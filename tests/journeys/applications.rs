@@ -3,10 +3,10 @@
 //! What a worker commits is what `fabrique render` would write: `render --check` finds nothing to change after it.
 
 use fabrique_bed::wait_until;
-use fabrique_stage::{AppOptions, Fabrique, SampleApp, Stage};
+use fabrique_stage::{AppOptions, Fabrique, MANIFEST, SampleApp, Stage};
 
 use crate::LONG;
-use crate::declarations::{MANIFEST, declare, push_manifest};
+use crate::declarations::{declare, push_manifest};
 use crate::scene::{person_rewrites, rewrite_in};
 
 pub(crate) const RENDERS: [(&str, &str); 2] = [

@@ -1,25 +1,12 @@
 //! What an app declares decides whether it is changed, and to which revision.
 
 use fabrique_bed::wait_until;
-use fabrique_stage::{AppOptions, SampleApp, Stage};
+use fabrique_stage::{AppOptions, CONTRACT, MANIFEST, SampleApp, Stage};
 
 use crate::LONG;
 use crate::scene::{Scene, person_rewrites, rewrite_in};
 
-pub(crate) const MANIFEST: &str = "code-location.manifest.yaml";
 const DEPLOYMENT: &str = "deploy/overlays/prod/deployment.yaml";
-
-const CONTRACT: &str = "apiVersion: fabrique/v1
-kind: Contract
-version: 3
-accepts: [3]
-endpoints:
-  gitea: http://gitea.example:3000
-  argocd: https://argocd.example
-  registry: registry:80
-  nats: nats://nats.example:4222
-environments: { prod: {} }
-";
 
 /// Writes a contract, and has the registration of each app name a declaration.
 pub(crate) async fn declare(stage: &Stage, apps: &[&str]) {

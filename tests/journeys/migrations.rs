@@ -1,11 +1,11 @@
 //! Migrations: judged before a build is spent, and committed by the worker together with the image that needs them.
 
 use fabrique_bed::wait_until;
-use fabrique_stage::{AppOptions, SampleApp, Stage};
+use fabrique_stage::{AppOptions, CONTRACT, MANIFEST, SampleApp, Stage};
 
 use crate::LONG;
 use crate::applications::{RENDERS, app, rendering_with, tell};
-use crate::declarations::{MANIFEST, push_manifest};
+use crate::declarations::push_manifest;
 use crate::scene::{person_rewrites, rewrite_in};
 use crate::unheard::{newest, sweep};
 
@@ -13,18 +13,9 @@ const RUNNER: &str = concat!(
     "registry:80/fabrique@sha256:",
     "0000000000000000000000000000000000000000000000000000000000000000"
 );
-const CONTRACT: &str = "apiVersion: fabrique/v1
-kind: Contract
-version: 3
-accepts: [3]
-endpoints:
-  gitea: http://gitea.example:3000
-  argocd: https://argocd.example
-  registry: registry:80
-  nats: nats://nats.example:4222
-databases: { pgvector: { namespace: postgres, cluster: pg } }
+/// What a migration and its runner need of the cluster.
+const OFFERS: &str = "databases: { pgvector: { namespace: postgres, cluster: pg } }
 secrets: { pgvector-pg-auth: { namespace: apps, keys: [username, password] } }
-environments: { prod: {} }
 ";
 const OVERLAY: &str = "deploy/overlays/prod/deployment.yaml";
 const RENDERED: &str = "migrations/prod/citation/migrations.yaml";
@@ -55,7 +46,7 @@ async fn is_refused(stage: &Stage, app: &SampleApp, revision: &str, words: &str,
 /// A contract, and an app that declares what it needs of it.
 async fn declare(stage: &Stage) {
     let apps = stage.clone_apps().await.unwrap();
-    apps.write("contract.yaml", CONTRACT).await.unwrap();
+    apps.write("contract.yaml", format!("{CONTRACT}{OFFERS}")).await.unwrap();
     rewrite_in(&apps, "apps/citation/app.yaml", |text| {
         let source = format!("branch: main, declaration: {MANIFEST}, migrations: sql }}");
         text.replace("branch: main }", &source)

@@ -236,6 +236,7 @@ mod tests {
     use fabrique_gitops::{Entry, Registrations, Rules, Tree};
 
     use super::*;
+    use crate::testing::image_view;
 
     fn app() -> App {
         let text = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  \
@@ -357,19 +358,6 @@ mod tests {
         let completed = completed(&app(), &[place("prod", verdict)], &new, None);
         assert_eq!(completed.state, StatusState::Success);
         assert_eq!(completed.description, format!("built, not deployed: {another}; {new}"));
-    }
-
-    fn image_view() -> ImageView {
-        ImageView {
-            follows_builds: true,
-            trouble: None,
-            waits: None,
-            hold: None,
-            step: None,
-            digest: None,
-            same_inputs: true,
-            taken_back: None,
-        }
     }
 
     fn view() -> View {

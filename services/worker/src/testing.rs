@@ -1,6 +1,7 @@
-//! What unit tests of rendering stand on.
+//! What unit tests stand on.
 
 use fabrique_core::id::{EnvironmentName, RepoName};
+use fabrique_core::view::ImageView;
 use fabrique_gitops::registration::SourceForm;
 use fabrique_gitops::render::migrations::Runner;
 use fabrique_gitops::render::{Destination, IN_CLUSTER, Settings};
@@ -21,6 +22,20 @@ pub(crate) fn settings(source: SourceForm, namespace: &str, runner: Option<Runne
             namespaces: vec![namespace.to_owned()],
         }],
         runner,
+    }
+}
+
+/// The image channel of an environment that follows builds and has none yet.
+pub(crate) fn image_view() -> ImageView {
+    ImageView {
+        follows_builds: true,
+        trouble: None,
+        waits: None,
+        hold: None,
+        step: None,
+        digest: None,
+        same_inputs: true,
+        taken_back: None,
     }
 }
 

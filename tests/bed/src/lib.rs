@@ -115,7 +115,7 @@ pub mod webhook;
 
 pub use bed::{Bed, BedBuilder};
 pub use buildkit::{Buildkit, BuildkitOptions, TlsFiles};
-pub use cluster::{Argo, Cluster, ClusterOptions, Doors, Guarded, Images, Obstacle, Plain};
+pub use cluster::{Argo, Cluster, ClusterOptions, Doors, Guarded, Images, Obstacle, Plain, worker_account};
 pub use git::GitRepo;
 pub use gitea::{Gitea, GiteaOptions, Queues};
 pub use github::{Asked, RecordedGithub};

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::sync::MutexGuard;
 
+use crate::argo;
 use crate::ground::{Ground, SOON, applications_health, ground};
 use crate::program::fabrique;
 
@@ -261,8 +262,7 @@ impl Scene {
     }
 
     async fn application(&self, name: &str) -> Option<Value> {
-        let get = ["get", "application", name, "--namespace=argocd", "--output=json"];
-        serde_json::from_str(&self.ground.cluster.kubectl(&get).await.ok()?).ok()
+        argo::look(self.ground.cluster, name).await
     }
 
     /// Its name where it is there; nothing when nobody could say.

@@ -8,6 +8,7 @@ use fabrique_bed::{GitRepo, wait_until};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::argo;
 use crate::ground::{Ground, SOON};
 use crate::program::fabrique;
 
@@ -128,19 +129,12 @@ impl Apps {
 
     /// What Argo CD makes of an Application.
     pub(crate) async fn application(&self, name: &str) -> Option<Value> {
-        let get = ["get", "application", name, "--namespace=argocd", "--output=json"];
-        serde_json::from_str(&self.ground.cluster.kubectl(&get).await.ok()?).ok()
+        argo::look(self.ground.cluster, name).await
     }
 
-    /// Has Argo CD look at the root and at an Application. To be asked for until something comes of it: Argo CD before
-    /// 3.6 drops a request that arrives while it works on the one before (argo-cd issue 28392).
+    /// Has Argo CD look at the root and at an Application.
     pub(crate) async fn refresh(&self, name: &str) {
-        let refresh = "argocd.argoproj.io/refresh=normal";
-        for name in [&self.name, name] {
-            let annotate = ["annotate", "application", name, "--namespace=argocd", "--overwrite", refresh];
-            // It may not be there yet.
-            let _ = self.ground.cluster.kubectl(&annotate).await;
-        }
+        argo::refresh(self.ground.cluster, &[&self.name, name]).await;
     }
 
     /// Waits until an Application has been synced to a revision, and everything of it is well.
@@ -166,12 +160,8 @@ impl Apps {
         match wait_until(what, SYNCED, check).await {
             Ok(found) => found,
             Err(error) => {
-                let mut told = format!("{name} {what}: {error:#}");
-                for name in [&self.name, name] {
-                    let seen = self.application(name).await.unwrap_or_default();
-                    told.push_str(&format!("\n{name}: {:#}", seen["status"]));
-                }
-                panic!("{told}");
+                let told = argo::told(self.ground.cluster, &[&self.name, name]).await;
+                panic!("{name} {what}: {error:#}{told}");
             }
         }
     }

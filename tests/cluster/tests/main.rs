@@ -6,6 +6,7 @@ mod admission;
 mod air_gap;
 mod applications;
 mod apps;
+mod argo;
 mod buckets;
 mod bus;
 mod cilium;

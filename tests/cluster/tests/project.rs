@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fabrique_bed::{GitRepo, wait_until};
 use serde_json::{Value, json};
 
+use crate::argo;
 use crate::ground::{Ground, SOON, ground};
 
 /// Each is refused, and would otherwise be made.
@@ -56,7 +57,7 @@ async fn an_app_deploys_into_its_namespace_and_neither_policies_nor_rights_nor_a
     let url = ground.cluster.gitea().clone_url("cluster", &name);
     ground.cluster.apply(&application(&name, &url)).await.unwrap();
     let synced = async || {
-        let application = look(ground, &name).await?;
+        let application = argo::look(ground.cluster, &name).await?;
         (application["status"]["sync"]["status"] == "Synced").then_some(())
     };
     wait_until("what is permitted to be deployed", SOON, synced).await.unwrap();
@@ -69,7 +70,7 @@ async fn an_app_deploys_into_its_namespace_and_neither_policies_nor_rights_nor_a
     let revision = push(&apps, "And what is not").await;
     let refused = async || {
         refresh(ground, &name).await;
-        let application = look(ground, &name).await?;
+        let application = argo::look(ground.cluster, &name).await?;
         let told = told_of(&application, &revision);
         REFUSED
             .iter()
@@ -77,7 +78,7 @@ async fn an_app_deploys_into_its_namespace_and_neither_policies_nor_rights_nor_a
             .then_some(())
     };
     if let Err(error) = wait_until("Argo CD to refuse the rest", SOON, refused).await {
-        panic!("{error:#}\n{:#}", look(ground, &name).await.unwrap_or_default()["status"]);
+        panic!("{error:#}\n{:#}", argo::look(ground.cluster, &name).await.unwrap_or_default()["status"]);
     }
     for (kind, namespace) in [
         ("networkpolicy", "apps"),
@@ -122,11 +123,6 @@ fn application(name: &str, url: &str) -> String {
         },
     })
     .to_string()
-}
-
-async fn look(ground: Ground, name: &str) -> Option<Value> {
-    let get = ["get", "application", name, "--namespace=argocd", "--output=json"];
-    serde_json::from_str(&ground.cluster.kubectl(&get).await.ok()?).ok()
 }
 
 /// To be asked for until something comes of it: Argo CD before 3.6 drops a request that arrives while it works on the

@@ -7,6 +7,7 @@ use fabrique_bed::{GitRepo, wait_until};
 use fabrique_cluster_tests::manifests;
 use serde_json::{Value, json};
 
+use crate::argo;
 use crate::ground::{Ground, SOON, ground};
 
 pub(crate) const CRDS: &str = include_str!("../../../services/kubernetes/tests/live/crds.yaml");
@@ -169,8 +170,7 @@ impl Scene {
     }
 
     async fn look(&self, kind: &str) -> Option<Value> {
-        let get = ["get", "application", &self.application(kind), "--namespace=argocd", "--output=json"];
-        serde_json::from_str(&self.ground.cluster.kubectl(&get).await.ok()?).ok()
+        argo::look(self.ground.cluster, &self.application(kind)).await
     }
 
     async fn refresh(&self, kind: &str) {

@@ -9,6 +9,7 @@ use fabrique_cluster_tests::image::binary;
 use fabrique_stage::{AppOptions, Composition, Fabrique, SampleApp, Settings, Stage};
 use serde_json::{Value, json};
 
+use crate::argo;
 use crate::ground::{Ground, applications_health, ground};
 use crate::image::image;
 use crate::provided;
@@ -302,19 +303,12 @@ impl Scene {
     }
 
     async fn application(&self, name: &str) -> Option<Value> {
-        let get = ["get", "application", name, "--namespace=argocd", "--output=json"];
-        serde_json::from_str(&self.ground.cluster.kubectl(&get).await.ok()?).ok()
+        argo::look(self.ground.cluster, name).await
     }
 
-    /// Has Argo CD look at the root and at an Application, as a webhook would. To be asked for until something comes of
-    /// it: Argo CD before 3.6 drops a request that arrives while it works on the one before (argo-cd issue 28392).
+    /// Has Argo CD look at the root and at an Application.
     async fn refresh(&self, application: &str) {
-        let refresh = "argocd.argoproj.io/refresh=normal";
-        for name in [&*self.name, "buckets-prod", application] {
-            let annotate = ["annotate", "application", name, "--namespace=argocd", "--overwrite", refresh];
-            // It may not be there yet, or not any more.
-            let _ = self.ground.cluster.kubectl(&annotate).await;
-        }
+        argo::refresh(self.ground.cluster, &[&self.name, "buckets-prod", application]).await;
     }
 
     /// Waits, and tells what Argo CD says when it was in vain.
@@ -327,13 +321,10 @@ impl Scene {
         match wait_until(what, SYNCED, check).await {
             Ok(found) => found,
             Err(error) => {
-                let mut told = format!("{application} {what}: {error:#}");
-                for name in [&*self.name, "buckets-prod", "mediawatch-prod", application] {
-                    let seen = self.application(name).await.unwrap_or_default();
-                    told.push_str(&format!("\n{name}: {:#}", seen["status"]));
-                }
+                let names = [&*self.name, "buckets-prod", "mediawatch-prod", application];
+                let told = argo::told(self.ground.cluster, &names).await;
                 let pods = self.kubectl(&["describe", "pods"]).await.unwrap_or_default();
-                panic!("{told}\n{pods}");
+                panic!("{application} {what}: {error:#}{told}\n{pods}");
             }
         }
     }

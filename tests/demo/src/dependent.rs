@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use fabrique_bed::wait_until;
-use fabrique_stage::{AppOptions, Composition, SampleApp, Stage};
+use fabrique_stage::{AppOptions, Composition, MANIFEST, SampleApp, Stage};
 
 use crate::failure::Stopped;
 use crate::run::Steps;
@@ -12,8 +12,6 @@ use crate::story::{self, APP, Push, described};
 
 /// The app that needs [`APP`].
 pub(crate) const NEEDS: &str = "mediawatch";
-/// The declaration of an app in its repository.
-const MANIFEST: &str = "code-location.manifest.yaml";
 /// What the cluster offers: nothing but places to run, which is all that the demo's apps ask for.
 pub(crate) const CONTRACT: &str = "apiVersion: fabrique/v1
 kind: Contract

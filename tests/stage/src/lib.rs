@@ -9,6 +9,7 @@
 mod app;
 mod bus;
 mod config;
+mod declared;
 mod deliver;
 mod gate;
 mod images;
@@ -23,6 +24,7 @@ mod writers;
 pub use app::{AppOptions, SampleApp};
 pub use bus::BuildSeen;
 pub use config::{Pods, Settings};
+pub use declared::{CONTRACT, MANIFEST};
 pub use fabrique_bed::{Moment, Trap, Veto};
 pub use gate::Gate;
 pub use images::Manifest;

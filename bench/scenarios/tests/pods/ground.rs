@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fabrique_bed::Cluster;
+use fabrique_bed::{Cluster, worker_account};
 use fabrique_core::time::Timestamp;
 use fabrique_kubernetes::labels;
 use fabrique_kubernetes::network::{AllowList, Peer, Peers, Service, policies};
@@ -143,7 +143,6 @@ impl Ground {
     }
 
     fn account(&self) -> Value {
-        let namespace = &self.namespace;
         let rules = |scope: Scope| -> Vec<Value> {
             let rules = RULES.iter().filter(|rule| rule.scope == scope);
             let rule = rules.map(|rule| {
@@ -151,22 +150,7 @@ impl Ground {
             });
             rule.collect()
         };
-        let metadata = json!({ "name": "worker", "namespace": namespace });
-        let wide = json!({ "name": namespace });
-        let subjects = json!([{ "kind": "ServiceAccount", "name": "worker", "namespace": namespace }]);
-        let group = "rbac.authorization.k8s.io";
-        let api = format!("{group}/v1");
-        let to = |kind: &str, name: &str| json!({ "apiGroup": group, "kind": kind, "name": name });
-        list(&json!([
-            { "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } },
-            { "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata },
-            { "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules(Scope::Namespace) },
-            { "apiVersion": api, "kind": "RoleBinding", "metadata": metadata, "subjects": subjects,
-              "roleRef": to("Role", "worker") },
-            { "apiVersion": api, "kind": "ClusterRole", "metadata": wide, "rules": rules(Scope::Cluster) },
-            { "apiVersion": api, "kind": "ClusterRoleBinding", "metadata": wide, "subjects": subjects,
-              "roleRef": to("ClusterRole", namespace) },
-        ]))
+        worker_account(&self.namespace, &rules(Scope::Namespace), &rules(Scope::Cluster))
     }
 
     /// Makes what a manifest describes.

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use fabrique_stage::{AppOptions, Fabrique, Gate, SampleApp, Stage};
+use fabrique_stage::{AppOptions, CONTRACT, Fabrique, Gate, MANIFEST, SampleApp, Stage};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
@@ -16,18 +16,6 @@ const RENDERS: [(&str, &str); 2] = [
     ("FABRIQUE_RENDER__ENABLED", "true"),
     ("FABRIQUE_RENDER__DESTINATIONS", r#"[{environment="prod", namespaces=["apps"]}]"#),
 ];
-const MANIFEST: &str = "code-location.manifest.yaml";
-const CONTRACT: &str = "apiVersion: fabrique/v1
-kind: Contract
-version: 3
-accepts: [3]
-endpoints:
-  gitea: http://gitea.example:3000
-  argocd: https://argocd.example
-  registry: registry:80
-  nats: nats://nats.example:4222
-environments: { prod: {} }
-";
 
 /// Servers, and a worker that nobody wakes: no webhook is there, and no sweep comes.
 struct Site {

@@ -6,7 +6,7 @@ use fabrique_core::memory::Committed;
 use fabrique_core::relation::Relation;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, judge_image};
-use fabrique_core::view::{Declared, ImageView, InfraView};
+use fabrique_core::view::{Declared, InfraView};
 use fabrique_gitops::registration::SourceForm;
 use fabrique_gitops::{Entry, Rules};
 use fabrique_ports::deployments::{CommitFate, NewCommit, OwnCommit, PreparedPush, PushOutcome, Snapshot};
@@ -14,7 +14,7 @@ use fabrique_ports::source::{ChangedPaths, FileKind, SourceFile};
 use fabrique_ports::{Fault, Peer};
 
 use super::*;
-use crate::testing;
+use crate::testing::{self, image_view};
 
 const APP: &str = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  source: { repo: \
                    atlas/citation, declaration: code-location.manifest.yaml, migrations: sql }\n  image: \
@@ -442,16 +442,7 @@ async fn automation_commits_nothing_beside_an_edit_that_is_not_followed_yet() {
 fn what_is_not_followed_is_the_trouble_of_its_environment_alone() {
     let seen = |name: &str| EnvironmentView {
         name: EnvironmentName::parse(name).unwrap(),
-        image: ImageView {
-            follows_builds: true,
-            trouble: None,
-            waits: None,
-            hold: None,
-            step: None,
-            digest: None,
-            same_inputs: true,
-            taken_back: None,
-        },
+        image: image_view(),
         infra: InfraView::default(),
     };
     let mut environments = [seen("prod"), seen("bench")];

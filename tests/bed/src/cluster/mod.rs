@@ -4,6 +4,7 @@
 //! and kube-router of its own; a router joins them with the registry, Gitea and NATS, and with the caller, who
 //! reaches pods, Services and the API server by their addresses. Nothing reaches further than that.
 
+mod account;
 mod argo;
 mod cgroups;
 mod control;
@@ -40,6 +41,7 @@ use crate::registry::Registry;
 use crate::report::{Reporting, report_on_panic};
 use crate::wait::wait_until;
 
+pub use account::worker_account;
 pub use argo::Argo;
 pub use doors::Doors;
 pub use guarded::Guarded;
