@@ -38,9 +38,9 @@ cluster-down:
 kubectl *ARGS:
     @cargo run --locked --quiet --package fabrique-bed --bin bed -- kubectl {{ ARGS }}
 
-# Run every test, against real servers and a real cluster; ARGS go to `cargo test` instead of --workspace
+# Run every test, against real servers and a real cluster, to the end even if one fails; ARGS go to `cargo test` instead of --workspace
 test *ARGS: cluster-bed
-    cargo test --locked {{ if ARGS == "" { "--workspace" } else { ARGS } }}
+    cargo test --locked --no-fail-fast {{ if ARGS == "" { "--workspace" } else { ARGS } }}
 
 # Run the tests that need the cluster, and no others; what `cluster` installed makes way for theirs
 test-cluster *ARGS: cluster-bed

@@ -78,10 +78,13 @@ impl Scene {
     async fn declare(&self) {
         let (gitea, name) = (self.ground.cluster.gitea(), &self.name);
         let source = GitRepo::clone(&gitea.clone_url_with_token("atlas", name)).await.unwrap();
-        let declaration = "codeLocation: citation\nready: true\ncontractVersion: 1\n\
-                           resources: { cpu: 10m, disk: 1Gi }\ndependsOn:\n  database: [pgvector]\n  \
-                           secrets: [pgvector-pg-auth]\n  buckets: [atlas-datalake]\n";
-        source.write("code-location.manifest.yaml", declaration).await.unwrap();
+        // A bucket is the whole cluster's: the name that the seeds give it would meet the claims of other tests.
+        let declaration = format!(
+            "codeLocation: citation\nready: true\ncontractVersion: 1\n\
+             resources: {{ cpu: 10m, disk: 1Gi }}\ndependsOn:\n  database: [pgvector]\n  \
+             secrets: [pgvector-pg-auth]\n  buckets: [{name}]\n"
+        );
+        source.write("code-location.manifest.yaml", &declaration).await.unwrap();
         source.commit("Declare").await.unwrap();
         source.push().await.unwrap();
         let apps = GitRepo::clone(&gitea.clone_url_with_token("cluster", name)).await.unwrap();
