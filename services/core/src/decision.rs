@@ -344,6 +344,7 @@ impl Deciding<'_> {
             | Verdict::Rewound { .. }
             | Verdict::DeployedUnknown { .. }
             | Verdict::Older { .. }
+            | Verdict::NotDescendant { .. }
             | Verdict::OffBranch
             | Verdict::NotReady(_)
             | Verdict::Misdeclared(_)
@@ -367,7 +368,7 @@ impl Deciding<'_> {
             (Verdict::Rewound { .. } | Verdict::DeployedUnknown { .. }, _) => 2,
             (Verdict::Held { .. }, _) => 3,
             (Verdict::Misdeclared(_) | Verdict::NotReady(_), _) => 4,
-            (Verdict::Older { .. } | Verdict::OffBranch, _) => 5,
+            (Verdict::Older { .. } | Verdict::NotDescendant { .. } | Verdict::OffBranch, _) => 5,
             (Verdict::Unchanged { .. } | Verdict::OtherImage { .. }, Channel::Image) => 6,
             (Verdict::Advance | Verdict::UpToDate, Channel::Image) => 7,
             (Verdict::Unchanged { .. } | Verdict::OtherImage { .. }, Channel::Infra) => 8,

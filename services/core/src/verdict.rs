@@ -57,6 +57,11 @@ pub enum Verdict {
         /// The deployed revision.
         deployed: Revision,
     },
+    /// The branch holds what is deployed, and the candidate does not: another commit of the branch has both.
+    NotDescendant {
+        /// The deployed revision.
+        deployed: Revision,
+    },
     /// The candidate is not on the branch any more.
     OffBranch,
     /// Not now, by what is declared or since another app has to be deployed first; it ends by itself.
@@ -86,6 +91,7 @@ impl Verdict {
             | Verdict::OtherImage { .. }
             | Verdict::Unchanged { .. }
             | Verdict::Older { .. }
+            | Verdict::NotDescendant { .. }
             | Verdict::OffBranch
             | Verdict::NotReady(_)
             | Verdict::Misdeclared(_)
@@ -121,6 +127,9 @@ impl fmt::Display for Verdict {
                 deployed.short()
             ),
             Verdict::Older { deployed } => write!(f, "older than the deployed {}", deployed.short()),
+            Verdict::NotDescendant { deployed } => {
+                write!(f, "without the deployed {}, which the branch holds", deployed.short())
+            }
             Verdict::OffBranch => write!(f, "not on the branch any more"),
             Verdict::NotReady(why) => write!(f, "waits: {why}"),
             Verdict::Misdeclared(why) => write!(f, "cannot be deployed as declared: {why}"),
@@ -140,8 +149,8 @@ pub enum Candidate {
     Build {
         /// Where the target stands as seen from the build's revision.
         target: Relation,
-        /// Where the target stands as seen from the deployed revision, if anything is deployed.
-        deployed_to_target: Option<Relation>,
+        /// Where the branch's head stands as seen from the deployed revision, if anything is deployed.
+        deployed_to_head: Option<Relation>,
     },
 }
 
@@ -202,6 +211,7 @@ fn as_declared(verdict: Verdict, declared: &Declared) -> Verdict {
         Verdict::Advance
         | Verdict::Rewound { .. }
         | Verdict::DeployedUnknown { .. }
+        | Verdict::NotDescendant { .. }
         | Verdict::Older { .. } => declared.verdict().unwrap_or(verdict),
         Verdict::UpToDate
         | Verdict::OtherImage { .. }
@@ -257,13 +267,18 @@ fn judge_step(
     let deployed = || step.from.clone();
     let verdict = match (step.relation, candidate) {
         (Relation::Same, _) => Verdict::UpToDate,
-        (Relation::Ahead | Relation::Diverged, _) => Verdict::Advance,
-        (Relation::Behind | Relation::Unknown, _) if released => Verdict::Advance,
+        (Relation::Ahead, _) | (Relation::Diverged, Candidate::Target) => Verdict::Advance,
+        (Relation::Behind | Relation::Diverged | Relation::Unknown, _) if released => Verdict::Advance,
         // The deployed revision may have left the branch by a force push: then the branch wins.
-        (Relation::Behind, Candidate::Build { deployed_to_target: Some(Relation::Diverged), .. }) => {
-            Verdict::Advance
-        }
+        (
+            Relation::Behind | Relation::Diverged,
+            Candidate::Build { deployed_to_head: Some(Relation::Diverged), .. },
+        ) => Verdict::Advance,
         (Relation::Behind, Candidate::Build { .. }) => Verdict::Older { deployed: deployed() },
+        // A pin beside what is deployed is meant so, and judged as it was before its build.
+        (Relation::Diverged, Candidate::Build { target: Relation::Same, .. }) => Verdict::Advance,
+        // It left the branch, and a merge brought it back.
+        (Relation::Diverged, Candidate::Build { .. }) => Verdict::NotDescendant { deployed: deployed() },
         (Relation::Behind, Candidate::Target) => Verdict::Rewound { deployed: deployed() },
         (Relation::Unknown, _) => Verdict::DeployedUnknown { deployed: deployed() },
     };

@@ -84,12 +84,12 @@ impl<'a> Gathering<'a> {
         let mut environments = Vec::with_capacity(self.app.environments.len());
         for environment in &self.app.environments {
             let view = self.environment(environment, revision, at.target, Some(key)).await?;
-            let deployed_to_target = match &view.image.step {
+            let deployed_to_head = match &view.image.step {
                 Some(step) if revision == at.head => Some(step.relation),
                 Some(step) => Some(self.comparison.relation(&step.from, at.head).await?),
                 None => None,
             };
-            environments.push((view, Candidate::Build { target, deployed_to_target }));
+            environments.push((view, Candidate::Build { target, deployed_to_head }));
         }
         Ok(environments)
     }

@@ -88,6 +88,7 @@ fn settled_verdict(
         | Verdict::Rewound { .. }
         | Verdict::DeployedUnknown { .. }
         | Verdict::Older { .. }
+        | Verdict::NotDescendant { .. }
         | Verdict::OffBranch
         | Verdict::Advance => None,
     }

@@ -163,6 +163,9 @@ fn broken_by(
         let older = source.truly(deployed.revision, rev) == Relation::Behind;
         let excused = released || draft.sight.head.is_some_and(off_branch);
         check(!older || excused, "2: an older revision replaces a newer one");
+        let beside = source.truly(deployed.revision, rev) == Relation::Diverged;
+        let is_target = draft.sight.target(world).is_some_and(|(target, _)| target == rev);
+        check(!beside || is_target || excused, "2: what the branch holds is replaced by a build without it");
         check(!deployed.deploys_as(&automatic.value), "3: the commit changes nothing");
     }
     if let Some(deployed) = shown(before, automatic).filter(|deployed| deployed.build.is_some()) {
@@ -358,9 +361,10 @@ fn misjudged(
             let declared = Sight::now(world).target(world).and_then(|(_, declared)| declared.verdict());
             (declared.as_ref() == Some(verdict), "the declaration says something else")
         }
-        Verdict::Older { .. } | Verdict::OffBranch | Verdict::OtherImage { .. } => {
-            (false, "a target is judged like a finished build")
-        }
+        Verdict::Older { .. }
+        | Verdict::NotDescendant { .. }
+        | Verdict::OffBranch
+        | Verdict::OtherImage { .. } => (false, "a target is judged like a finished build"),
     };
     (!fits).then_some(why)
 }

@@ -14,7 +14,7 @@ use crate::apps::{Hold, Value};
 use crate::arrivals;
 use crate::audit;
 use crate::gather::{self, Sight};
-use crate::ids::revision;
+use crate::ids::{Rev, revision};
 use crate::quiet;
 use crate::source::Touch;
 use crate::worker::{At, Ended};
@@ -28,6 +28,11 @@ const ROUNDS: usize = 40;
 pub(crate) enum Op {
     Push(Touch, Delivery),
     Merge(usize, Delivery),
+    /// What is being built, or the head, merged with what is deployed, which a force push may have left behind.
+    MergeDeployed {
+        environment: usize,
+        delivery: Delivery,
+    },
     /// A new commit beside the branch's own.
     ForcePush {
         back: usize,
@@ -129,9 +134,12 @@ pub(crate) fn apply(world: &mut World, op: Op) {
         _ => world.log(format!("{op:?}")),
     }
     match op {
-        Op::Push(..) | Op::Merge(..) | Op::ForcePush { .. } | Op::Rewind(..) | Op::Jump(..) => {
-            source(world, op);
-        }
+        Op::Push(..)
+        | Op::Merge(..)
+        | Op::MergeDeployed { .. }
+        | Op::ForcePush { .. }
+        | Op::Rewind(..)
+        | Op::Jump(..) => source(world, op),
         Op::DeleteBranch => {
             world.source.point(None);
             arrivals::branch_pointed(world);
@@ -195,6 +203,10 @@ fn work(world: &mut World, worker: usize, impatient: bool) {
 }
 
 fn source(world: &mut World, op: Op) {
+    let built = world.workers.iter().find_map(|worker| worker.job.as_ref()?.building.as_ref());
+    let built = built.map(|building| building.rev);
+    let deployed: Vec<Option<Rev>> =
+        world.apps.now().iter().map(|it| it.image.shown.as_ref().map(|shown| shown.revision)).collect();
     let repository = &mut world.source;
     let any = |n: usize, len: usize| n % len;
     let head = repository.head().unwrap_or(0);
@@ -203,6 +215,11 @@ fn source(world: &mut World, op: Op) {
         Op::Merge(other, delivery) => {
             let other = any(other, repository.len());
             (repository.commit(vec![head, other], Touch::Both), delivery)
+        }
+        Op::MergeDeployed { environment, delivery } => {
+            let deployed = deployed.get(environment % deployed.len().max(1)).copied().flatten();
+            let parents = [built.unwrap_or(head)].into_iter().chain(deployed).collect();
+            (repository.commit(parents, Touch::Both), delivery)
         }
         Op::ForcePush { back, touch, delivery } => {
             let from = repository.back(head, back);
@@ -531,6 +548,8 @@ fn source_ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => (touches(), deliveries()).prop_map(|(touch, delivery)| Op::Push(touch, delivery)),
         1 => (0..12_usize, deliveries()).prop_map(|(other, delivery)| Op::Merge(other, delivery)),
+        1 => (0..2_usize, deliveries())
+            .prop_map(|(environment, delivery)| Op::MergeDeployed { environment, delivery }),
         2 => (0..4_usize, touches(), deliveries())
             .prop_map(|(back, touch, delivery)| Op::ForcePush { back, touch, delivery }),
         2 => (1..4_usize, deliveries()).prop_map(|(back, delivery)| Op::Rewind(back, delivery)),

@@ -182,6 +182,19 @@ fn after_a_force_push_the_head_wins() {
 }
 
 #[test]
+fn a_build_of_one_side_never_replaces_the_deployed_other_side_of_a_merge() {
+    let force = Op::ForcePush { back: 1, touch: Touch::Watched, delivery: Delivery::Once };
+    let merge = Op::MergeDeployed { environment: 0, delivery: Delivery::Lost };
+    let mut world = told(&[PUSH, WORK, BUILT, WORK, force, WORK, merge, BUILT]);
+    steps_until(&mut world, 0, |at| matches!(at, At::EndBuild));
+    holds(&world);
+    assert_eq!((deployed(&world), world.source.head()), (Some(1), Some(3)));
+    come_to_rest(&mut world);
+    holds(&world);
+    assert_eq!((deployed(&world), world.audit.automatic_commits), (Some(3), 2));
+}
+
+#[test]
 fn a_head_that_leaves_and_comes_back_is_deployed_again_from_its_record() {
     let force = Op::ForcePush { back: 1, touch: Touch::Watched, delivery: Delivery::Once };
     let away = [PUSH, WORK, BUILT, WORK, force, WORK, BUILT, WORK];

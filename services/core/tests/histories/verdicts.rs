@@ -316,8 +316,8 @@ proptest! {
         declared in declared(),
     ) {
         let target = judge_image(&environment, Candidate::Target, released, &declared);
-        let deployed_to_target = environment.image.step.as_ref().map(|step| step.relation);
-        let at_head = Candidate::Build { target: Relation::Same, deployed_to_target };
+        let deployed_to_head = environment.image.step.as_ref().map(|step| step.relation);
+        let at_head = Candidate::Build { target: Relation::Same, deployed_to_head };
         let guard = judge_image(&environment, at_head, released, &declared);
         prop_assert!(guard != Verdict::Advance || target == Verdict::Advance);
     }
@@ -326,35 +326,55 @@ proptest! {
     fn a_build_that_left_the_branch_is_never_committed(
         environment in environments(),
         released in any::<bool>(),
-        deployed_to_target in of(relations()),
+        deployed_to_head in of(relations()),
         left in prop_oneof![Just(Relation::Behind), Just(Relation::Diverged), Just(Relation::Unknown)],
     ) {
-        let candidate = Candidate::Build { target: left, deployed_to_target };
+        let candidate = Candidate::Build { target: left, deployed_to_head };
         prop_assert_ne!(judge_image(&environment, candidate, released, &Declared::Admitted), Verdict::Advance);
     }
 }
 
+/// The guard's word on a build that stands so to what is deployed.
+fn guarded(relation: Relation, candidate: Candidate, released: bool) -> Verdict {
+    let step = Step { from: revision(3), relation, watched: Watched::Changed };
+    let image = ImageView {
+        follows_builds: true,
+        trouble: None,
+        waits: None,
+        hold: None,
+        step: Some(step),
+        digest: None,
+        same_inputs: true,
+        taken_back: None,
+    };
+    let infra = InfraView::default();
+    let environment = EnvironmentView { name: environment_name(0), image, infra };
+    judge_image(&environment, candidate, released, &Declared::Admitted)
+}
+
 #[test]
 fn an_older_build_on_the_branch_replaces_what_a_force_push_left_behind() {
-    let guard = |deployed_to_target| {
-        let step = Step { from: revision(3), relation: Relation::Behind, watched: Watched::Changed };
-        let image = ImageView {
-            follows_builds: true,
-            trouble: None,
-            waits: None,
-            hold: None,
-            step: Some(step),
-            digest: None,
-            same_inputs: true,
-            taken_back: None,
-        };
-        let infra = InfraView::default();
-        let environment = EnvironmentView { name: environment_name(0), image, infra };
-        let target = Relation::Ahead;
-        judge_image(&environment, Candidate::Build { target, deployed_to_target }, false, &Declared::Admitted)
+    let guard = |deployed_to_head| {
+        guarded(Relation::Behind, Candidate::Build { target: Relation::Ahead, deployed_to_head }, false)
     };
     assert_eq!(guard(Some(Relation::Diverged)), Verdict::Advance);
     assert_eq!(guard(Some(Relation::Ahead)), Verdict::Older { deployed: revision(3) });
+}
+
+#[test]
+fn a_build_beside_what_is_deployed_is_committed_only_where_the_branch_left_that_or_it_is_the_target() {
+    let guard = |target, deployed_to_head, released| {
+        guarded(Relation::Diverged, Candidate::Build { target, deployed_to_head }, released)
+    };
+    let refused = Verdict::NotDescendant { deployed: revision(3) };
+    assert_eq!(guard(Relation::Ahead, Some(Relation::Diverged), false), Verdict::Advance);
+    for merged in [Relation::Same, Relation::Ahead, Relation::Behind, Relation::Unknown] {
+        assert_eq!(guard(Relation::Ahead, Some(merged), false), refused, "{merged:?}");
+    }
+    assert_eq!(guard(Relation::Ahead, Some(Relation::Ahead), true), Verdict::Advance, "a person released it");
+    assert_eq!(guard(Relation::Same, Some(Relation::Ahead), false), Verdict::Advance, "a pin beside it");
+    assert!(!refused.needs_person());
+    assert_eq!(refused.to_string(), "without the deployed c00000000003, which the branch holds");
 }
 
 #[test]

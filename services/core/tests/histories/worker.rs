@@ -366,10 +366,10 @@ impl Step<'_> {
         let mut advances = Vec::new();
         for index in 0..self.world.setup.environments.len() {
             let shown = self.world.apps.at(sight.base).environments[index].image.shown.as_ref();
-            let deployed_to_target = shown.map(|shown| source.relation(shown.revision, head));
+            let deployed_to_head = shown.map(|shown| source.relation(shown.revision, head));
             let view =
                 gather::environment(self.world, sight, index, (building.rev, Some(&building.key)), &memory);
-            let candidate = Candidate::Build { target, deployed_to_target };
+            let candidate = Candidate::Build { target, deployed_to_head };
             if judge_image(&view, candidate, released, &declared) == Verdict::Advance {
                 advances.push(Advance::Image {
                     environment: environment_name(index),

@@ -216,6 +216,7 @@ impl At<'_> {
                 | Verdict::OtherImage { .. }
                 | Verdict::Unchanged { .. }
                 | Verdict::Older { .. }
+                | Verdict::NotDescendant { .. }
                 | Verdict::NotAutomatic,
             ) => Way::There,
             // What it waits for is brought along.
