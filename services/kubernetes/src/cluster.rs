@@ -8,7 +8,7 @@ use std::time::Duration;
 use fabrique_core::time::Timestamp;
 use fabrique_ports::Ambient;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Client, Resource, ResourceExt};
@@ -99,10 +99,11 @@ impl Cluster {
     /// owner is gone are collected at once.
     pub(crate) async fn owner(&self, generation: &Generation) -> Result<OwnerReference, KubernetesError> {
         let manager = manager(generation);
-        let written = self.config_map(&manager, config_files(&self.settings)?).await?;
+        let files = Some(config_files(&self.settings)?);
+        let written = self.config_map(&manager, Some(own_labels()), files).await?;
         for old in forgotten(&written, &manager) {
-            // Applying nothing gives up what was applied before.
-            self.config_map(&old, BTreeMap::new()).await?;
+            // Applying nothing at all gives up what was applied before, and the API server forgets who did.
+            self.config_map(&old, None, None).await?;
         }
         owner_of(&written)
     }
@@ -110,15 +111,12 @@ impl Cluster {
     async fn config_map(
         &self,
         manager: &str,
-        files: BTreeMap<String, String>,
+        labels: Option<BTreeMap<String, String>>,
+        files: Option<BTreeMap<String, String>>,
     ) -> Result<ConfigMap, KubernetesError> {
         let map = ConfigMap {
-            metadata: ObjectMeta {
-                name: Some(CONFIG_MAP.to_owned()),
-                labels: Some(own_labels()),
-                ..Default::default()
-            },
-            data: Some(files),
+            metadata: ObjectMeta { name: Some(CONFIG_MAP.to_owned()), labels, ..Default::default() },
+            data: files,
             ..Default::default()
         };
         let params = PatchParams::apply(manager).force();
@@ -332,18 +330,28 @@ fn manager(generation: &Generation) -> String {
     format!("{FIELD_MANAGER}-{}", generation.name)
 }
 
-/// Who else has files in the ConfigMap and has written none for longest, beyond those that are kept.
+/// Who else applied the ConfigMap and is to be forgotten: whoever has no file in it, and of those who have, whoever has
+/// changed his for longest, beyond those that are kept.
 fn forgotten(map: &ConfigMap, own: &str) -> Vec<String> {
-    let entries = map.metadata.managed_fields.iter().flatten().filter_map(|entry| {
-        let manager =
-            entry.manager.as_deref().filter(|name| name.starts_with(FIELD_MANAGER) && *name != own)?;
-        let applied = entry.operation.as_deref() == Some("Apply");
-        applied.then(|| (entry.time.as_ref().map(|time| time.0), manager.to_owned()))
-    });
-    let mut others: Vec<_> = entries.collect();
-    others.sort();
-    let surplus = others.len().saturating_sub(KEPT_GENERATIONS);
-    others.into_iter().take(surplus).map(|(_, manager)| manager).collect()
+    let (mut with_files, mut forgotten) = (Vec::new(), Vec::new());
+    for entry in map.metadata.managed_fields.iter().flatten() {
+        let manager = entry.manager.as_deref().filter(|name| name.starts_with(FIELD_MANAGER) && *name != own);
+        let Some(manager) = manager.filter(|_| entry.operation.as_deref() == Some("Apply")) else { continue };
+        if has_files(entry) {
+            with_files.push((entry.time.as_ref().map(|time| time.0), manager.to_owned()));
+        } else {
+            forgotten.push(manager.to_owned());
+        }
+    }
+    with_files.sort();
+    let surplus = with_files.len().saturating_sub(KEPT_GENERATIONS);
+    forgotten.extend(with_files.into_iter().take(surplus).map(|(_, manager)| manager));
+    forgotten
+}
+
+fn has_files(entry: &ManagedFieldsEntry) -> bool {
+    let data = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:data")?.as_object());
+    data.is_some_and(|data| data.keys().any(|key| key.starts_with("f:")))
 }
 
 fn owner_of<T>(object: &T) -> Result<OwnerReference, KubernetesError>
@@ -420,23 +428,28 @@ mod tests {
 
     #[test]
     fn the_files_of_the_last_generations_are_kept_and_older_ones_given_up() {
-        let entry = |manager: &str, minute: u8, operation: &str| {
+        let entry = |manager: &str, minute: u8, operation: &str, data: Value| {
             json!({
                 "manager": manager, "operation": operation, "apiVersion": "v1", "fieldsType": "FieldsV1",
                 "time": format!("2026-11-29T20:{minute:02}:00Z"),
+                "fieldsV1": { "f:data": data, "f:metadata": { "f:labels": { "f:a": {} } } },
             })
         };
+        let file = || json!({ "f:userns-1.toml": {} });
         let map: ConfigMap = serde_json::from_value(json!({ "metadata": { "managedFields": [
-            entry("fabrique-own", 0, "Apply"),
-            entry("fabrique-d", 4, "Apply"),
-            entry("fabrique-a", 1, "Apply"),
-            entry("fabrique", 2, "Apply"),
-            entry("fabrique-c", 3, "Apply"),
-            entry("kubectl-edit", 0, "Update"),
-            entry("fabrique-x", 0, "Update"),
+            entry("fabrique-own", 0, "Apply", file()),
+            entry("fabrique-d", 4, "Apply", file()),
+            entry("fabrique-a", 1, "Apply", file()),
+            entry("fabrique", 2, "Apply", file()),
+            entry("fabrique-c", 3, "Apply", file()),
+            // As earlier releases left those behind that they had forgotten.
+            entry("fabrique-e", 5, "Apply", json!({})),
+            entry("fabrique-f", 6, "Apply", Value::Null),
+            entry("kubectl-edit", 0, "Update", file()),
+            entry("fabrique-x", 0, "Update", file()),
         ] } }))
         .unwrap();
-        assert_eq!(forgotten(&map, "fabrique-own"), ["fabrique-a"]);
+        assert_eq!(forgotten(&map, "fabrique-own"), ["fabrique-e", "fabrique-f", "fabrique-a"]);
         assert_eq!(forgotten(&ConfigMap::default(), "fabrique-own"), Vec::<String>::new());
     }
 }

@@ -1,10 +1,13 @@
 //! Workers of two configurations side by side.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use fabrique_kubernetes::pod::CONFIG_MAP;
 use fabrique_ports::builder::{Condition, Placed, Placement};
+use serde_json::Value;
 
-use crate::ground::{Ground, eventually, lease, need};
+use crate::ground::{Ground, eventually, isolation, lease, need};
 
 const FILE: &str = "/etc/fabrique/buildkit/buildkitd.toml";
 
@@ -43,6 +46,57 @@ async fn workers_of_two_generations_leave_each_others_daemons_while_these_are_us
     assert!(!file(&third.daemon.name).await.contains("max-parallelism"));
     assert_eq!(ground.uid(&second.daemon.name).await, second_uid);
     older.release(third, Condition::Clean).await;
+}
+
+/// The last four generations' files stay, and whoever wrote older ones is forgotten once and for all.
+#[tokio::test]
+async fn files_of_generations_before_the_last_four_are_given_up_once() {
+    let Some(ground) = Ground::new(isolation()).await else { return };
+    let fields = async || -> Value {
+        let get = ["get", "configmap", CONFIG_MAP, "--show-managed-fields", "--output", "json"];
+        serde_json::from_str(&ground.kubectl(&get).await).unwrap()
+    };
+    let parts = |map: &Value| {
+        let entries = map["metadata"]["managedFields"].as_array().unwrap();
+        let managers: BTreeSet<String> =
+            entries.iter().map(|entry| entry["manager"].as_str().unwrap().to_owned()).collect();
+        let newest = entries.iter().filter_map(|entry| entry["time"].as_str()).max().unwrap().to_owned();
+        let files: BTreeSet<String> = map["data"].as_object().unwrap().keys().cloned().collect();
+        (managers, files, newest)
+    };
+    let mut settings = ground.settings.clone();
+    let mut written: Vec<BTreeSet<String>> = Vec::new();
+    for generation in 1..=6 {
+        settings.daemon.max_parallelism = Some(generation);
+        drop(ground.placement_with(settings.clone(), "worker-1").await);
+        let (managers, files, newest) = parts(&fields().await);
+        let before: BTreeSet<String> = written.iter().flatten().cloned().collect();
+        written.push(files.difference(&before).cloned().collect());
+        assert_eq!(managers.len(), usize::from(generation.min(4)), "{managers:?}");
+        let kept: BTreeSet<String> = written.iter().rev().take(4).flatten().cloned().collect();
+        assert_eq!(files, kept, "generation {generation}");
+        // The API server tells the order of what was applied by seconds.
+        eventually("another second", async || {
+            ground
+                .kubectl(&[
+                    "create",
+                    "--dry-run=server",
+                    "--output=jsonpath={.metadata.creationTimestamp}",
+                    "configmap",
+                    "clock",
+                ])
+                .await
+                > newest
+        })
+        .await;
+    }
+    // Nothing is left to forget, so that each pod costs one request.
+    let patches =
+        || ground.asked().iter().filter(|(verb, what)| verb == "patch" && what == "configmaps").count();
+    let (map, asked) = (fields().await, patches());
+    drop(ground.placement_with(settings, "worker-1").await);
+    assert_eq!(fields().await["metadata"]["resourceVersion"], map["metadata"]["resourceVersion"]);
+    assert_eq!(patches(), asked + 1);
 }
 
 /// A rollout that gives pods longer to start, of which the older workers know nothing.
