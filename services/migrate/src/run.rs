@@ -19,6 +19,8 @@ use crate::set::Set;
 const LOCK: i64 = 0x6661_6272_6971_7565;
 /// How often a lock that another run holds is asked for.
 const ASK: Duration = Duration::from_millis(250);
+/// The longest run: `statement_timeout` takes no more.
+const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
 /// How long saying goodbye may take.
 const CLOSING: Duration = Duration::from_secs(2);
 
@@ -27,7 +29,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 pub struct Limits {
     /// Until the database answers.
     pub wait: Duration,
-    /// All of it, with the wait and the lock.
+    /// All of it, with the wait and the lock; more than 24 days are 24 days.
     pub whole: Duration,
 }
 
@@ -37,11 +39,12 @@ pub struct Limits {
 /// When the database does not answer in time or not as it should, when the lock is held for too long, and when the role
 /// may not do what a run needs. What a person has to mend in the files is in [`Report::refused`].
 pub async fn migrate(connect: &Connect, app: &AppName, set: &Set, limits: Limits) -> PortResult<Report> {
-    let until = Instant::now() + limits.whole;
-    let mut connection = connect.open(limits.wait.min(limits.whole)).await?;
-    let mut run = Run { connect, connection: &mut connection, until, limit: limits.whole };
+    let limit = limits.whole.min(LONGEST);
+    let until = Instant::now() + limit;
+    let mut connection = connect.open(limits.wait.min(limit)).await?;
+    let mut run = Run { connect, connection: &mut connection, until, limit };
     let report = timeout_at(until, run.whole(app, set)).await;
-    let report = report.unwrap_or_else(|_| Err(too_slow(connect, limits.whole)));
+    let report = report.unwrap_or_else(|_| Err(too_slow(connect, limit)));
     // The lock ends with the session, whatever becomes of these.
     drop(timeout_at(Instant::now() + CLOSING, connection.close()).await);
     report
@@ -224,7 +227,7 @@ impl Run<'_> {
         }
         let line = match said.position() {
             Some(PgErrorPosition::Original(at)) => {
-                let lines = migration.sql.as_str().lines().skip(above);
+                let lines = migration.sql.as_str().split('\n').skip(above);
                 let mut left = at;
                 let within = lines.take_while(|line| {
                     let length = line.chars().count() + 1;

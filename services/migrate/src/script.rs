@@ -150,7 +150,8 @@ impl<'s> Scanner<'s> {
             if first.is_whitespace() || first == '\u{feff}' {
                 self.at += first.len_utf8();
             } else if rest.starts_with("--") {
-                self.at = self.behind(rest.find('\n').map(|at| at + 1));
+                // As PostgreSQL has it, which takes a lone \r for the end of a line as well.
+                self.at = self.behind(rest.find(['\n', '\r']).map(|at| at + 1));
             } else if rest.starts_with("/*") {
                 self.at += comment(rest);
             } else {
@@ -173,7 +174,7 @@ impl<'s> Scanner<'s> {
                 let word = &rest[..end];
                 // E'…' is the one kind of string in which a backslash means something.
                 match word.eq_ignore_ascii_case("e") && rest[end..].starts_with('\'') {
-                    true => (Token::Other, end + quoted(&rest[end..], '\'', true)),
+                    true => (Token::Other, end + escaped(&rest[end..])),
                     false => (Token::Word(word), end),
                 }
             }
@@ -235,6 +236,33 @@ fn quoted(text: &str, quote: char, escapes: bool) -> usize {
     text.len()
 }
 
+/// The length of the quotation of an `E'…'` at the beginning of `text`, with those on later lines that continue it: a
+/// backslash means something in them as well.
+fn escaped(text: &str) -> usize {
+    let mut length = quoted(text, '\'', true);
+    while let Some(gap) = continued(&text[length..]) {
+        length += gap + quoted(&text[length + gap..], '\'', true);
+    }
+    length
+}
+
+/// How far it is to the quote that continues a string: spaces, comments to the end of a line, and at least one such end.
+fn continued(text: &str) -> Option<usize> {
+    let (mut at, mut line_ends) = (0, false);
+    loop {
+        let rest = &text[at..];
+        match rest.chars().next()? {
+            '\'' => return line_ends.then_some(at),
+            '-' if rest.starts_with("--") => at += rest.find(['\n', '\r'])?,
+            c if c.is_ascii_whitespace() || c == '\u{b}' => {
+                line_ends |= matches!(c, '\n' | '\r');
+                at += 1;
+            }
+            _ => return None,
+        }
+    }
+}
+
 /// The length of the `$tag$…$tag$` at the beginning of `text`, if it is one.
 fn dollar(text: &str) -> Option<usize> {
     let inside = &text[1..];
@@ -270,6 +298,9 @@ mod tests {
         assert_eq!(texts("select ';', 'it''s;' ; b"), ["select ';', 'it''s;'", "b"]);
         assert_eq!(texts(r"select E'\';' ; b"), [r"select E'\';'", "b"]);
         assert_eq!(texts(r"select '\' ; b"), [r"select '\'", "b"]);
+        assert_eq!(texts("select E'a' -- x\n '\\'; b' ; c"), ["select E'a' -- x\n '\\'; b'", "c"]);
+        assert_eq!(texts("select E'a' '\\' ; b"), ["select E'a' '\\'", "b"]);
+        assert_eq!(texts("select E'a'\n, '\\' ; b"), ["select E'a'\n, '\\'", "b"]);
         assert_eq!(texts("create table \"a;\"\"b\" (); b"), ["create table \"a;\"\"b\" ()", "b"]);
         assert_eq!(
             texts("do $$ begin; end; $$; do $a$ $$; $b$; $a$; c"),
@@ -313,9 +344,16 @@ mod tests {
         assert_eq!(words("(begin); beginning; 'commit'"), [""; 0]);
     }
 
+    #[test]
+    fn a_carriage_return_ends_a_comment_as_it_does_for_the_server() {
+        assert_eq!(texts("-- x\rCOMMIT;\nb"), ["COMMIT", "b"]);
+        assert_eq!(words("-- x\rCOMMIT;"), ["COMMIT"]);
+        assert_eq!(texts("-- one; two\r\nthree"), ["three"]);
+    }
+
     proptest! {
         #[test]
-        fn nothing_is_lost_and_no_input_is_too_odd(sql in r#"([a-z ]|;|\(|\)|'|"|\$|\$\$|\$a\$|--|/\*|\*/|\\|\n|E'|begin|end|é){0,40}"#) {
+        fn nothing_is_lost_and_no_input_is_too_odd(sql in r#"([a-z ]|;|\(|\)|'|"|\$|\$\$|\$a\$|--|/\*|\*/|\\|\n|\r|E'|begin|end|é){0,40}"#) {
             let found = statements(&sql);
             let mut from = 0;
             for Statement { text, line } in &found {

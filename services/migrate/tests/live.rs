@@ -108,6 +108,39 @@ async fn a_file_that_breaks_leaves_nothing_behind_and_says_where() -> Result<()>
 }
 
 #[tokio::test]
+async fn no_end_of_a_line_hides_a_commit_from_what_is_refused() -> Result<()> {
+    let connect = database("hidden").await?;
+    // The server itself takes these for two statements.
+    for (name, hiding) in [("cr", "-- x\rCOMMIT;"), ("string", "SELECT E'a'\n'\\''; COMMIT; --'")] {
+        let half = format!("CREATE TABLE half_{name} ();\n{hiding}");
+        sql(&connect, &format!("BEGIN; {half}\nROLLBACK")).await?;
+        let there = sql(&connect, &format!("SELECT to_regclass('half_{name}') IS NOT NULL")).await?;
+        assert_eq!(there, "t", "{name} was to commit");
+        let refused = Set::new(vec![File { name: "001-half.sql".to_owned(), sql: half }]).unwrap_err();
+        assert!(refused.to_string().contains(": COMMIT begins or ends a transaction"), "{refused}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_names_its_line_whatever_ends_the_lines() -> Result<()> {
+    let connect = database("lines").await?;
+    let broken = format!("CREATE TABLE half ();{}SELEC 1;\r\n", "\r\n".repeat(40));
+    let why = told(&run(&connect, &[("001-broken.sql", &broken)]).await);
+    assert!(why.starts_with("001-broken.sql:41: syntax error"), "{why}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_limit_beyond_what_the_server_counts_to_is_as_much_as_it_can() -> Result<()> {
+    let connect = database("patient").await?;
+    for whole in [Duration::from_hours(25 * 24), Duration::from_secs(i64::MAX as u64)] {
+        migrate(&connect, &app(), &set(&[ONE]), Limits { whole, ..LIMITS }).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_was_applied_and_is_something_else_now_is_refused_and_changes_nothing() -> Result<()> {
     let connect = database("edited").await?;
     run(&connect, &[ONE, TWO]).await;
