@@ -34,7 +34,7 @@ use crate::fetches::Told;
 use crate::handshake::Handshake;
 use crate::policy::Permitted;
 use crate::redact::Redactor;
-use crate::secrets::{DirectorySecrets, SecretStore};
+use crate::secrets::DirectorySecrets;
 use crate::session::{Answers, Session};
 use crate::solve::{Extras, GitBase, solve_request};
 use crate::status::Steps;
@@ -54,7 +54,7 @@ pub struct BuildkitBuilder {
     /// By organisation in lower case.
     tokens: BTreeMap<String, SecretString>,
     permitted: Permitted,
-    secrets: Option<Arc<dyn SecretStore>>,
+    secrets: Option<DirectorySecrets>,
     registry: Option<Arc<dyn Registry>>,
     logs: LogLimits,
     extras: Extras,
@@ -68,8 +68,6 @@ impl BuildkitBuilder {
     /// When the git base URL or a permitted registry or host cannot be used.
     pub fn new(config: BuildkitConfig) -> Result<Self, BuildkitError> {
         let tokens = config.git_tokens.into_iter();
-        let secrets =
-            config.secrets_dir.map(|dir| Arc::new(DirectorySecrets::new(dir)) as Arc<dyn SecretStore>);
         Ok(Self {
             git: GitBase::new(&config.git_base)?,
             permitted: Permitted::new(
@@ -82,7 +80,7 @@ impl BuildkitBuilder {
             vouched: Vouched::default(),
             default_token: config.git_token,
             tokens: tokens.map(|(org, token)| (org.to_ascii_lowercase(), token)).collect(),
-            secrets,
+            secrets: config.secrets_dir.map(DirectorySecrets::new),
             registry: None,
             logs: config.logs,
             extras: Extras {
@@ -99,13 +97,6 @@ impl BuildkitBuilder {
     #[must_use]
     pub fn with_registry(mut self, registry: Arc<dyn Registry>) -> Self {
         self.registry = Some(registry);
-        self
-    }
-
-    /// Takes build secrets from `store` instead of the configured directory.
-    #[must_use]
-    pub fn with_secrets(mut self, store: Arc<dyn SecretStore>) -> Self {
-        self.secrets = Some(store);
         self
     }
 

@@ -51,5 +51,5 @@ pub use config::{
 pub use error::BuildkitError;
 pub use handshake::Handshake;
 pub use placement::{StaticDaemon, StaticPlacement, StaticSettings};
-pub use secrets::{DirectorySecrets, SECRET_LIMIT, SecretStore, SecretValue};
+pub use secrets::{DirectorySecrets, SECRET_LIMIT, SecretValue};
 pub use version::{FLOOR, Version};

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use async_trait::async_trait;
 use fabrique_core::id::{AppName, SecretName};
 use secrecy::SecretSlice;
 use tokio::io::AsyncReadExt;
@@ -13,18 +12,8 @@ pub const SECRET_LIMIT: usize = 500 * 1024;
 /// A secret's bytes, which may be binary. Debug shows nothing of them.
 pub type SecretValue = SecretSlice<u8>;
 
-/// Answers for the secrets of an app. An app can only ever be answered its own.
-#[async_trait]
-pub trait SecretStore: Send + Sync {
-    /// The value of `app`'s secret `name`, or nothing when there is none.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is larger than [`SECRET_LIMIT`].
-    async fn read(&self, app: &AppName, name: &SecretName) -> std::io::Result<Option<SecretValue>>;
-}
-
 /// One file for each secret: `<root>/<app>/<name>`, as a Kubernetes secret volume lays them out. Read when a
-/// build asks, so that a rotated secret counts from the next build on.
+/// build asks, so that a rotated secret counts from the next build on. An app can only ever be answered its own.
 #[derive(Debug, Clone)]
 pub struct DirectorySecrets {
     root: PathBuf,
@@ -36,11 +25,12 @@ impl DirectorySecrets {
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
-}
 
-#[async_trait]
-impl SecretStore for DirectorySecrets {
-    async fn read(&self, app: &AppName, name: &SecretName) -> std::io::Result<Option<SecretValue>> {
+    /// The value of `app`'s secret `name`, or nothing when there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is larger than [`SECRET_LIMIT`].
+    pub async fn read(&self, app: &AppName, name: &SecretName) -> std::io::Result<Option<SecretValue>> {
         // Both names are validated: neither can hold a slash nor be `..`.
         let path = self.root.join(app.as_str()).join(name.as_str());
         let file = match tokio::fs::File::open(&path).await {

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bollard_buildkit_proto::health::health_check_response::ServingStatus;
@@ -33,7 +32,7 @@ use uuid::Uuid;
 use crate::channel::Control;
 use crate::egress::{self, Egress};
 use crate::redact::Redactor;
-use crate::secrets::SecretStore;
+use crate::secrets::DirectorySecrets;
 
 const METHODS: [&str; 3] =
     ["/grpc.health.v1.Health/Check", "/moby.buildkit.secrets.v1.Secrets/GetSecret", egress::METHOD];
@@ -182,7 +181,7 @@ pub(crate) struct Answers {
     /// Which of them this build may mount.
     pub(crate) names: BTreeSet<SecretName>,
     /// Where their values are.
-    pub(crate) store: Option<Arc<dyn SecretStore>>,
+    pub(crate) store: Option<DirectorySecrets>,
     /// Learns every value that was answered.
     pub(crate) redactor: Redactor,
 }
@@ -230,7 +229,6 @@ impl Secrets for Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::secrets::DirectorySecrets;
 
     fn answers(dir: &std::path::Path) -> Answers {
         std::fs::create_dir_all(dir.join("citation")).unwrap();
@@ -240,7 +238,7 @@ mod tests {
             git: Some(("GIT_AUTH_TOKEN.gitea:3000".into(), "t0ken".into())),
             app: AppName::parse("citation").unwrap(),
             names: [SecretName::parse("pypi").unwrap()].into(),
-            store: Some(Arc::new(DirectorySecrets::new(dir))),
+            store: Some(DirectorySecrets::new(dir)),
             redactor: Redactor::default(),
         }
     }

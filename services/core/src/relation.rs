@@ -18,18 +18,6 @@ pub enum Relation {
     Unknown,
 }
 
-impl Relation {
-    /// The same fact seen from the other side.
-    #[must_use]
-    pub fn reversed(self) -> Self {
-        match self {
-            Relation::Ahead => Relation::Behind,
-            Relation::Behind => Relation::Ahead,
-            Relation::Same | Relation::Diverged | Relation::Unknown => self,
-        }
-    }
-}
-
 /// Whether a path that matters differs between two trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -95,12 +95,6 @@ impl Changes {
         self.files.iter().map(|(path, content)| (path, content.as_ref()))
     }
 
-    /// The changes as plain values, for whoever commits them.
-    #[must_use]
-    pub fn into_files(self) -> BTreeMap<RelPath, Option<Bytes>> {
-        self.files
-    }
-
     /// How many files change.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,8 +1,8 @@
-//! The doors between the services and the world: one async trait for each peer, in the words of the
-//! domain.
+//! The doors between the services and the world: an async trait for each thing that a peer is asked for, in the
+//! words of the domain.
 //!
 //! Services (receiver, worker, reconciler, operator) are written against these traits; adapters (gitea,
-//! git, registry, bus, buildkit) implement them and never know each other; the binary wires them.
+//! git, github, registry, bus, buildkit, kubernetes, argocd) implement them and never know each other; the binary wires them.
 //! Expected outcomes are values ([`PushOutcome::Moved`], [`BranchHead::NoBranch`]); a [`PortError`] is a
 //! surprise that says whether trying again can help.
 //!

@@ -146,11 +146,6 @@ impl AllowList {
         domains
     }
 
-    /// The hosts whose addresses are not given: a plain NetworkPolicy keeps them closed.
-    pub fn without_addresses(&self) -> impl Iterator<Item = &Egress> {
-        self.all().map(|(_, egress)| egress).filter(|egress| egress.cidrs.is_empty())
-    }
-
     pub(super) fn all(&self) -> impl Iterator<Item = (String, &Egress)> {
         let common = self.hosts.iter().enumerate().map(|(at, egress)| (format!("hosts[{at}]"), egress));
         let own = self.apps.iter().flat_map(|(app, own)| {
