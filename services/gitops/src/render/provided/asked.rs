@@ -103,14 +103,17 @@ impl Site<'_> {
         }
     }
 
-    /// Another environment of the same API server that has, or asks for, a bucket of this name.
+    /// The other environments of the same API server.
+    fn beside(&self) -> impl Iterator<Item = &EnvironmentName> {
+        let all = self.ground.settings.destinations.iter();
+        let beside = all
+            .filter(|place| place.server == self.place.server && place.environment != self.place.environment);
+        beside.map(|place| &place.environment)
+    }
+
+    /// One of them that has, or asks for, a bucket of this name.
     fn elsewhere(&self, name: &str) -> Option<&EnvironmentName> {
-        let beside =
-            self.ground.settings.destinations.iter().filter(|place| {
-                place.server == self.place.server && place.environment != self.place.environment
-            });
-        let mut others = beside.map(|place| &place.environment);
-        others.find(|other| {
+        self.beside().find(|other| {
             let is_offered =
                 self.contract.environments.get(other).is_some_and(|offer| offer.value.object.is_some());
             let file = layout::provided_file(Kind::Buckets.folder(), other, name);
@@ -216,6 +219,14 @@ impl Site<'_> {
         for asker in self.askers(environment) {
             let Some(disk) = &asker.asks.disk else { continue };
             let stands = standing.get(asker.app);
+            if let (None, Some(other)) = (stands, self.volume_elsewhere(&asker)) {
+                let declared = format!("a volume of {} in the namespace {}", disk.value, asker.namespace);
+                let found = format!("and in {other}, in that namespace of the same API server");
+                let remedy = "deploy one of the two into another namespace: one claim cannot be two volumes";
+                let place = (disk.line, disk.column);
+                out.findings.push(told(&asker.asks.file, place, (&declared, environment), &found, remedy));
+                continue;
+            }
             match self.volume(&asker, disk, stands, &block.default_class) {
                 Ok(claim) => {
                     out.kept.retain(|kept| *kept != claim.file());
@@ -227,6 +238,26 @@ impl Site<'_> {
                 }
             }
         }
+    }
+
+    /// Another environment of the same API server in which the app has, or asks for, its volume in the same namespace:
+    /// it is called after the app.
+    fn volume_elsewhere(&self, asker: &Asker<'_>) -> Option<&EnvironmentName> {
+        self.beside().find(|other| {
+            let standing = claim::standing(self.ground.tree, Kind::Volumes, other);
+            let stands = standing.into_iter().any(|(_, claim)| {
+                let same = matches!(&claim.what, What::Volume { app, .. } if app == asker.app);
+                same && claim.namespace == asker.namespace
+            });
+            let offer = self.contract.environments.get(other);
+            let is_offered = offer.is_some_and(|offer| offer.value.block.is_some());
+            let asked = || {
+                self.askers(other).iter().any(|asks| {
+                    asks.app == asker.app && asks.asks.disk.is_some() && asks.namespace == asker.namespace
+                })
+            };
+            stands || (is_offered && asked())
+        })
     }
 
     fn volume(

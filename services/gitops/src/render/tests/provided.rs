@@ -254,6 +254,46 @@ fn a_database_is_brought_once_for_each_cluster() {
 }
 
 #[test]
+fn one_app_has_no_volume_of_two_environments_in_one_namespace_of_one_api_server() {
+    let (tree, mut both) = twice("test: { block: { defaultClass: c, classes: { c: } } }");
+    let needs = asking(&[("a", asks("a", "20Gi", "", ""))]);
+    let refused = |tree: &Tree, settings: &Settings| {
+        let rendering = render(tree, &load(tree), &needs, settings);
+        let volumes: Vec<String> = rendering
+            .files
+            .keys()
+            .map(ToString::to_string)
+            .filter(|file| file.starts_with("volumes/"))
+            .collect();
+        (rendering.findings.iter().map(ToString::to_string).collect::<Vec<_>>(), volumes)
+    };
+    let (findings, volumes) = refused(&tree, &both);
+    assert_eq!((findings.len(), volumes.len()), (2, 0), "{findings:?}");
+    assert!(
+        findings[0].starts_with("atlas/atlas:a.yaml:4:")
+            && findings[0]
+                .contains("is declared in prod, and in test, in that namespace of the same API server"),
+        "{findings:?}"
+    );
+    // It stays with whom it is of.
+    let stands = {
+        let mut alone = both.clone();
+        alone.destinations.pop();
+        let rendering = render(&tree, &load(&tree), &needs, &alone);
+        rendering.files[&path("volumes/prod/a.yaml")].clone()
+    };
+    let (findings, volumes) = refused(&with(&tree, &[("volumes/prod/a.yaml", &stands)]), &both);
+    assert_eq!((findings.len(), volumes), (1, vec!["volumes/prod/a.yaml".to_owned()]), "{findings:?}");
+    assert!(findings[0].contains("is declared in test, and in prod"), "{findings:?}");
+    // In another namespace it is another one.
+    if let Some(test) = both.destinations.last_mut() {
+        test.namespaces = vec!["test".to_owned()];
+    }
+    let (findings, volumes) = refused(&tree, &both);
+    assert_eq!((findings.len(), volumes.len()), (0, 2), "{findings:?}");
+}
+
+#[test]
 fn one_name_is_no_bucket_of_two_environments_on_one_api_server() {
     let (tree, mut both) = twice("test: { object: { defaultClass: c, defaultSize: 1Gi, classes: { c: } } }");
     let needs = asking(&[("a", asks("a", "", "scratch", ""))]);
