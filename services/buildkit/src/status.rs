@@ -14,12 +14,20 @@ use crate::text::{Line, Lines, bounded, clean};
 
 /// More steps than any Dockerfile has; beyond it a stream is noise.
 const MOST_STEPS: usize = 10_000;
+/// The longest name that a daemon has for a step: a digest has 71 bytes.
+const LONGEST_DIGEST: usize = 128;
+/// The most starts of steps that are reported, each with its end: a daemon may say again and again that one has started.
+const MOST_STARTS: usize = 2 * MOST_STEPS;
+/// The most bytes of steps' last lines that are kept together.
+const MOST_KEPT: usize = 32 * 1024 * 1024;
 /// A step whose failure fails nothing: a cache that is gone.
 const IMPORTING: &str = "importing cache manifest";
 /// The most listed requests that are kept.
 const MOST_REQUESTS: usize = 10_000;
 /// The longest name or error of a step that is passed on, in bytes.
 const LONGEST_NAME: usize = 1024;
+/// The number of standard output; everything else is standard error to us.
+const OUTPUT: i64 = 1;
 /// The progress of the exporter's last act, after which the image is in the registry.
 const PUSHING: &str = "pushing manifest";
 
@@ -30,7 +38,12 @@ pub(crate) struct Steps {
     steps: HashMap<String, Step>,
     /// Steps that completed and may yet go on, in order of completion.
     resting: Vec<String>,
+    /// Bytes of output that were reported.
     reported: usize,
+    /// Starts that were reported.
+    starts: usize,
+    /// Bytes in all tails.
+    kept: usize,
     pushing: bool,
     proxied: Vec<Proxied>,
 }
@@ -46,8 +59,10 @@ struct Step {
     spent: Duration,
     cached: bool,
     error: Option<String>,
+    /// Its start was reported, so that its end is.
+    told: bool,
     /// Standard output and error arrive apart and are kept apart until their lines are whole.
-    streams: HashMap<i64, Lines>,
+    streams: [Lines; 2],
     tail: VecDeque<String>,
     /// The daemon's list of the step's requests has begun.
     listing: bool,
@@ -79,6 +94,8 @@ impl Steps {
             steps: HashMap::new(),
             resting: Vec::new(),
             reported: 0,
+            starts: 0,
+            kept: 0,
             pushing: false,
             proxied: Vec::new(),
         }
@@ -146,6 +163,7 @@ impl Steps {
 
     fn start(&mut self, vertex: &Vertex, reports: &mut Vec<Progress>) {
         let name = self.tidy(&vertex.name);
+        let tells = self.starts < MOST_STARTS;
         let Some(step) = self.step(&vertex.digest) else { return };
         if let Some(name) = name {
             step.name = name;
@@ -156,10 +174,14 @@ impl Steps {
         step.started = vertex.started;
         let resumed = step.state == State::Resting;
         step.state = State::Running;
+        if !resumed {
+            step.told = tells;
+        }
         let name = step.name.clone();
         self.resting.retain(|digest| *digest != vertex.digest);
         self.end_others(&vertex.digest, reports);
-        if !resumed {
+        if !resumed && tells {
+            self.starts += 1;
             reports.push(Progress::StepStarted { name });
         }
     }
@@ -195,11 +217,14 @@ impl Steps {
             step.state = State::Ended;
             if step.error.is_none() {
                 // Only a failure's tail is ever asked for.
-                step.tail = VecDeque::new();
+                let tail = std::mem::take(&mut step.tail);
+                self.kept -= tail.iter().map(String::len).sum::<usize>();
             }
             let (name, cached, error) = (step.name.clone(), step.cached, step.error.clone());
             let took = std::mem::take(&mut step.spent);
-            reports.push(Progress::StepEnded { name, cached, took, error });
+            if step.told {
+                reports.push(Progress::StepEnded { name, cached, took, error });
+            }
         }
     }
 
@@ -207,7 +232,9 @@ impl Steps {
         let limit = self.limits.line;
         self.end_others(&log.vertex, reports);
         let Some(step) = self.step(&log.vertex) else { return };
-        let lines = step.streams.entry(log.stream).or_default().push(&log.msg, limit);
+        let [output, error] = &mut step.streams;
+        let stream = if log.stream == OUTPUT { output } else { error };
+        let lines = stream.push(&log.msg, limit);
         for line in lines {
             self.line(&log.vertex, line, reports);
         }
@@ -215,9 +242,8 @@ impl Steps {
 
     fn flush(&mut self, digest: &str, reports: &mut Vec<Progress>) {
         let Some(step) = self.steps.get_mut(digest) else { return };
-        let mut streams: Vec<(i64, Lines)> = step.streams.drain().collect();
-        streams.sort_by_key(|(stream, _)| *stream);
-        for line in streams.into_iter().filter_map(|(_, mut lines)| lines.finish()) {
+        let lines: Vec<Line> = step.streams.iter_mut().filter_map(Lines::finish).collect();
+        for line in lines {
             self.line(digest, line, reports);
         }
     }
@@ -226,10 +252,15 @@ impl Steps {
         self.list(digest, &line.text);
         let line = bounded(self.redactor.mask(line.text), self.limits.line, line.cut);
         if let Some(step) = self.steps.get_mut(digest) {
-            if step.tail.len() >= self.limits.tail {
-                step.tail.pop_front();
+            if step.tail.len() >= self.limits.tail
+                && let Some(oldest) = step.tail.pop_front()
+            {
+                self.kept -= oldest.len();
             }
-            step.tail.push_back(line.clone());
+            if self.kept + line.len() <= MOST_KEPT {
+                self.kept += line.len();
+                step.tail.push_back(line.clone());
+            }
         }
         let before = self.reported;
         self.reported = before.saturating_add(line.len() + 1);
@@ -253,7 +284,8 @@ impl Steps {
     }
 
     fn step(&mut self, digest: &str) -> Option<&mut Step> {
-        if self.steps.len() >= MOST_STEPS && !self.steps.contains_key(digest) {
+        let full = self.steps.len() >= MOST_STEPS;
+        if digest.len() > LONGEST_DIGEST || full && !self.steps.contains_key(digest) {
             return None;
         }
         Some(self.steps.entry(digest.to_owned()).or_default())
@@ -439,5 +471,45 @@ mod tests {
             steps.apply(message(vec![], vec![log(&n.to_string(), 1, "x")]));
         }
         assert_eq!(steps.steps.len(), MOST_STEPS);
+    }
+
+    /// Whatever a daemon makes up: numbers of streams, names of steps, and starts without end.
+    #[test]
+    fn what_a_daemon_makes_up_has_a_limit() {
+        let mut steps = steps();
+        for stream in 0..1000 {
+            steps.apply(message(vec![], vec![log("a", stream, "x")]));
+        }
+        let pending = [line(&"x".repeat(1)), line(&format!("{}… (959 bytes cut)", "x".repeat(40)))];
+        assert_eq!(steps.finish(), pending, "one line of each of two streams");
+
+        let long = "d".repeat(LONGEST_DIGEST + 1);
+        let named = message(vec![vertex(&long, "RUN x", Some(1), None)], vec![log(&long, 1, "x\n")]);
+        assert_eq!(steps.apply(named), []);
+        assert_eq!(steps.steps.len(), 1);
+
+        let mut events = 0;
+        for at in 1..=i64::try_from(MOST_STARTS + 10).unwrap() {
+            let both = vec![vertex("b", "b", Some(at), Some(at)), vertex("c", "c", Some(at), Some(at))];
+            events += steps.apply(message(both, vec![])).len();
+        }
+        events += steps.finish().len();
+        assert_eq!(events, 2 * MOST_STARTS, "each start with its end");
+    }
+
+    #[test]
+    fn the_last_lines_of_all_steps_have_a_limit_together() {
+        let limits = LogLimits { line: 4096, total: 0, tail: 40 };
+        let mut steps = Steps::new(limits, Redactor::default());
+        let many = format!("{}\n", "x".repeat(4096)).repeat(40);
+        for n in 0..300 {
+            steps.apply(message(vec![], vec![log(&n.to_string(), 1, &many)]));
+        }
+        let kept: usize = steps.steps.values().flat_map(|step| &step.tail).map(String::len).sum();
+        assert!(kept <= MOST_KEPT && kept == steps.kept && kept > MOST_KEPT / 2, "{kept}");
+        // What ends well makes room.
+        steps.apply(message(vec![vertex("0", "RUN x", Some(1), Some(1))], vec![]));
+        steps.finish();
+        assert_eq!(steps.kept, kept - 40 * 4096);
     }
 }

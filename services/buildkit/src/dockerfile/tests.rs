@@ -143,3 +143,84 @@ proptest! {
         needed(&text, &inputs(None, &[]));
     }
 }
+
+/// What means something to the parser, which is not ours.
+const PIECES: [&str; 58] = [
+    "FROM ",
+    "from a\n",
+    "FROM a\n",
+    " AS ",
+    " as x",
+    "ARG ",
+    "ARG",
+    "RUN ",
+    "RUN",
+    "COPY ",
+    "COPY",
+    "ADD ",
+    "ENV a=b\n",
+    "LABEL ",
+    "HEALTHCHECK NONE",
+    "HEALTHCHECK ",
+    "ONBUILD ",
+    "CMD ",
+    "SHELL [\"a\"]\n",
+    "VOLUME ",
+    "--from=",
+    "--from=0 ",
+    "--mount=type=bind,from=",
+    "--",
+    "<<EOF",
+    "<<-EOF",
+    "<<\"EOF\"",
+    "<<'E",
+    "<<",
+    "EOF",
+    "EOF\n",
+    "[",
+    "]",
+    "\"",
+    "\"a\"",
+    ",",
+    "\\",
+    "\\\n",
+    "`\n",
+    "\\u",
+    "\\ud800",
+    "\\ud834\\udd1e",
+    "\n",
+    "\r\n",
+    "\r",
+    "\t",
+    " ",
+    "#",
+    "# escape=`\n",
+    "# syntax=a\n",
+    "# check=skip=a\n",
+    "$",
+    "${A:-",
+    "}",
+    "=",
+    "\u{feff}",
+    "\0",
+    "日é😀",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    /// Repositories write it, and a panic would end the session of the app.
+    #[test]
+    fn any_text_is_read_without_a_panic(
+        pieces in prop::collection::vec(
+            prop_oneof![9 => prop::sample::select(PIECES.to_vec()).prop_map(str::to_owned), 1 => any::<String>()], 0..16,
+        ),
+        target in prop::option::of("[a-z0-9]{0,3}"),
+    ) {
+        let text = pieces.concat();
+        let lines = text.matches('\n').count() + 1;
+        for image in needed(&text, &inputs(target.as_deref(), &[("A", "b"), ("TARGETARCH", "")])) {
+            prop_assert!((1..=lines).contains(&image.line), "{:?} in {:?}", image, text);
+        }
+    }
+}
