@@ -38,6 +38,7 @@ use crate::{Scope, composition, layout};
 
 use order::Order;
 pub use provided::{Asks, Kind, database_resource, volume_name};
+pub use root::NETWORK_GROUPS;
 pub use settings::{Destination, IN_CLUSTER, RESERVED, Settings, is_label};
 pub use stands::Standing;
 

@@ -94,6 +94,29 @@ async fn what_cannot_be_judged_is_not_passed() {
     assert!(said.out.contains("AdminNetworkPolicy tiered: a kind whose rules"), "{said:?}");
 }
 
+/// They go before NetworkPolicies, and some are called by the same name.
+#[tokio::test]
+async fn policies_of_other_network_plugins_are_not_passed() {
+    let foreign = [
+        ("projectcalico.org/v3", "NetworkPolicy"),
+        ("crd.projectcalico.org/v1", "GlobalNetworkPolicy"),
+        ("crd.antrea.io/v1beta1", "NetworkPolicy"),
+        ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"),
+        ("cilium.io/v2", "CiliumLocalRedirectPolicy"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (version, kind) in foreign {
+        let text = policy("closed", CLOSED).replace("networking.k8s.io/v1", version);
+        let text = text.replace("kind: NetworkPolicy", &format!("kind: {kind}"));
+        let file = folder.path().join("foreign.yaml");
+        fs::write(&file, text).unwrap();
+        let said = say(&["validate", "--policies", file.to_str().unwrap()]).await;
+        let group = version.split_once('/').unwrap().0;
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(said.out.contains(&format!("{kind} closed ({group}): a kind whose rules")), "{said:?}");
+    }
+}
+
 #[tokio::test]
 async fn rendered_manifests_are_read_from_standard_input() {
     let folder = tempfile::tempdir().unwrap();

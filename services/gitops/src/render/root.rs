@@ -11,12 +11,20 @@ use super::{Ground, MARK, Reason, Rendering, Withheld, provided};
 use crate::layout;
 use crate::registration::SourceForm;
 
-/// Kinds that no app may bring: policies add up, rights and bounds are the operator's, and an Application of an app's
-/// own would be in a project of its own choice.
-const DENIED: &str = "  namespaceResourceBlacklist:
-    - { group: networking.k8s.io, kind: NetworkPolicy }
-    - { group: cilium.io, kind: \"*\" }
-    - { group: rbac.authorization.k8s.io, kind: \"*\" }
+/// Groups whose kinds open what NetworkPolicies close: those of network plugins, which add to them or go before them, and
+/// that of networks beside the cluster's. No app brings any.
+pub const NETWORK_GROUPS: [&str; 6] = [
+    "cilium.io",
+    "crd.antrea.io",
+    "crd.projectcalico.org",
+    "k8s.cni.cncf.io",
+    "policy.networking.k8s.io",
+    "projectcalico.org",
+];
+
+/// Kinds that no app may bring besides: rights and bounds are the operator's, and an Application of an app's own would
+/// be in a project of its own choice.
+const DENIED: &str = "    - { group: rbac.authorization.k8s.io, kind: \"*\" }
     - { group: \"\", kind: ResourceQuota }
     - { group: \"\", kind: LimitRange }
     - { group: argoproj.io, kind: \"*\" }
@@ -47,6 +55,17 @@ fn apps_project(ground: &Ground<'_>) -> String {
     }
     text.push_str(&destinations(&places(settings)));
     text.push_str("  # Nothing that belongs to the whole cluster.\n  clusterResourceWhitelist: []\n");
+    text.push_str(&denied());
+    text
+}
+
+fn denied() -> String {
+    let mut text =
+        "  namespaceResourceBlacklist:\n    - { group: networking.k8s.io, kind: NetworkPolicy }\n".to_owned();
+    for group in NETWORK_GROUPS {
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "    - {{ group: {group}, kind: \"*\" }}");
+    }
     text.push_str(DENIED);
     text
 }
@@ -166,4 +185,21 @@ fn project(ground: &Ground<'_>, name: &str, description: &str) -> String {
         flow_text(name),
         flow_text(&ground.settings.argocd_namespace),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It is for installations whose root Application a person writes.
+    #[test]
+    fn the_project_of_the_manifests_denies_what_the_rendered_one_denies() {
+        let component = include_str!("../../../../k8s/components/argocd/project.yaml");
+        let (_, list) = component.split_once("namespaceResourceBlacklist:\n").unwrap();
+        let written: BTreeSet<&str> =
+            list.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
+        let rendered = denied();
+        let rendered: BTreeSet<&str> = rendered.lines().skip(1).collect();
+        assert_eq!(written, rendered);
+    }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use fabrique_gitops::render::NETWORK_GROUPS;
 use fabrique_kubernetes::network::{BUILDERS_NAMESPACE, findings_among, findings_in};
 use fabrique_operator::OperatorError;
 use fabrique_operator::validate::Finding;
@@ -98,19 +99,31 @@ impl Judged {
         if kind.ends_with("List") {
             let items = document["items"].as_array().into_iter().flatten();
             items.for_each(|item| self.document(file, item));
-        } else if JUDGED.contains(&kind) {
+        } else if JUDGED.contains(&kind) && !is_foreign(document) {
             self.policies += 1;
             let remedy = "name the hosts and ports that are needed; for builds, on the allow-list";
             let told = findings_in(document, BUILDERS_NAMESPACE).into_iter();
             self.findings
                 .extend(told.map(|finding| whole_file(file, finding.to_string(), remedy.to_owned())));
-        } else if kind.ends_with("NetworkPolicy") {
+        } else if kind.ends_with("NetworkPolicy") || kind.ends_with("Policy") && group(document).is_some() {
             let name = document["metadata"]["name"].as_str().unwrap_or("without a name");
-            let what = format!("{kind} {name}: a kind whose rules are not understood");
+            let of = group(document).map(|group| format!(" ({group})")).unwrap_or_default();
+            let what = format!("{kind} {name}{of}: a kind whose rules are not understood");
             let remedy = format!("look at it yourself; judged are {}", JUDGED.join(", "));
             self.findings.push(whole_file(file, what, remedy));
         }
     }
+}
+
+/// The group of a kind that may open what NetworkPolicies close.
+fn group(document: &Value) -> Option<&str> {
+    let (group, _) = document["apiVersion"].as_str()?.split_once('/')?;
+    NETWORK_GROUPS.contains(&group).then_some(group)
+}
+
+/// Others call their kinds NetworkPolicy too, and mean something else by the same words.
+fn is_foreign(document: &Value) -> bool {
+    group(document).is_some_and(|group| group != "cilium.io")
 }
 
 /// The file itself, or the manifests in a folder and below it, in order. Links to files are followed, as by whoever
