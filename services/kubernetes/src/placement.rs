@@ -523,6 +523,9 @@ mod tests {
     #[test]
     fn a_lease_names_its_pod() {
         let daemon = AppDaemon::ready(3).daemon();
+        Retirement::Unproven => {
+            tracing::warn!(pod, "a builder that passed its gate while the API server was away is removed");
+        }
         let endpoint = endpoint(&settings(), &daemon).unwrap();
         assert_eq!(endpoint.tls_name.as_deref(), Some("builder-3"));
         assert_eq!(endpoint.address, "tcp://198.18.128.3:1234");

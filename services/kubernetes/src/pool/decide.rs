@@ -330,6 +330,7 @@ impl Rules {
         !daemon.doubt
             && !daemon.ending
             && tracked.used != Use::Deleting
+            && !tracked.is_unproven()
             && !matches!(daemon.phase, Phase::Over(_))
             && !self.is_strange(daemon)
             && !self.is_spent(daemon, now)
@@ -405,6 +406,9 @@ impl Rules {
             }
             Phase::Starting(_) | Phase::Ready(_) => {}
         }
+        if tracked.passed_unproven() {
+            return Some(Retirement::Unproven);
+        }
         if self.is_strange(daemon) {
             return self.retirement_of_stranger(tracked, now);
         }
@@ -437,7 +441,8 @@ impl Tracked {
             | Retirement::Spent
             | Retirement::Idle
             | Retirement::Reclaimed
-            | Retirement::Overdue(_) => Some(self.daemon.version.clone()),
+            | Retirement::Overdue(_)
+            | Retirement::Unproven => Some(self.daemon.version.clone()),
         };
         Action::Delete { uid: self.daemon.uid.clone(), seat: self.daemon.seat, version, why }
     }

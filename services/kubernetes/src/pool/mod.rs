@@ -20,6 +20,7 @@ mod decide;
 mod elsewhere;
 mod making;
 mod others;
+mod proof;
 mod rank;
 mod wishes;
 
@@ -116,6 +117,8 @@ struct Tracked {
     silence: Silence,
     /// Nothing is tried before this: an attempt failed, and the next view will tell why.
     rest: Timestamp,
+    /// What its gate saw may have been an API server that was away: see [`proof`].
+    unproven: bool,
 }
 
 /// A pod that was asked for and not seen yet.
@@ -219,6 +222,8 @@ pub enum Retirement {
     Reclaimed,
     /// It did not become ready in time.
     Overdue(Option<Cause>),
+    /// It passed its gate while the API server may have been away.
+    Unproven,
 }
 
 /// How an attempt at a pod ended.
@@ -301,6 +306,8 @@ pub struct Pool {
     /// The pods that went last: what is gone stays gone, whatever an answer says that comes later than the watch. Only
     /// the watch brings back what a list did not have that was older than the pod.
     departed: VecDeque<Uid>,
+    /// When the watch was interrupted last.
+    blinked: Option<Timestamp>,
 }
 
 impl Pool {
@@ -323,6 +330,7 @@ impl Pool {
             trouble: None,
             obituaries: VecDeque::new(),
             departed: VecDeque::new(),
+            blinked: None,
         }
     }
 
@@ -379,6 +387,7 @@ impl Pool {
                     changed: now,
                     silence: Silence::Unknown,
                     rest: Timestamp(0),
+                    unproven: self.was_unseen(&daemon),
                     daemon,
                 };
                 self.daemons.insert(uid, tracked);
@@ -442,14 +451,6 @@ impl Pool {
         }
         for daemon in daemons {
             self.see(daemon, now);
-        }
-    }
-
-    /// The watch was interrupted: whoever did not see cannot say that somebody was silent. Our own claims are renewed
-    /// as before.
-    pub fn blinked(&mut self, now: Timestamp) {
-        for tracked in self.daemons.values_mut().filter(|tracked| !self.rules.me_on(&tracked.daemon)) {
-            (tracked.changed, tracked.silence) = (now, Silence::Unknown);
         }
     }
 

@@ -315,6 +315,7 @@ impl World {
             // A watch may have to start over. Until its list is there, answers tell of what is newer than that.
             if self.trouble && self.chance.one_in(50) {
                 self.workers[number].view = View::Listing(self.cluster.events.len());
+                self.workers[number].pool.blinked(self.now);
             }
             self.answer(number);
             self.end_builds(number);

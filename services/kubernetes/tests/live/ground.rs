@@ -115,9 +115,14 @@ impl Ground {
         Self::with_list(isolation, &AllowList::default()).await
     }
 
+    /// With the machines to itself, and no policy yet.
+    pub(crate) async fn alone(isolation: &str) -> Option<Self> {
+        Self::on(isolation, Machines::Alone { _without_others: MACHINES.write().await }).await
+    }
+
     /// With the policies in force and the machines to itself: for a test that breaks one.
     pub(crate) async fn alone_with_policies(isolation: &str) -> Option<Self> {
-        let ground = Self::on(isolation, Machines::Alone { _without_others: MACHINES.write().await }).await?;
+        let ground = Self::alone(isolation).await?;
         ground.enforce(&AllowList::default()).await;
         Some(ground)
     }
@@ -129,7 +134,8 @@ impl Ground {
         Some(ground)
     }
 
-    async fn enforce(&self, list: &AllowList) {
+    /// Makes the policies of this list.
+    pub(crate) async fn enforce(&self, list: &AllowList) {
         let policies = policies::builders(&self.peers(), list);
         self.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": policies })).await;
     }

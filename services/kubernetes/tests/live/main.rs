@@ -12,6 +12,7 @@ mod deeds;
 mod dial;
 mod elsewhere;
 mod ends;
+mod gates;
 mod ground;
 mod inspect;
 mod inventory;
