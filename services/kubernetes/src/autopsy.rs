@@ -7,7 +7,7 @@ use fabrique_core::failure::FailureKind;
 use fabrique_ports::builder::Autopsy;
 use k8s_openapi::api::core::v1::{ContainerState, Node, Pod, PodStatus};
 
-use crate::pod::{DAEMON_CONTAINER, GATE_CONTAINER};
+use crate::pod::{DAEMON_CONTAINER, GATE_CONTAINER, NO_USER_NAMESPACE};
 
 /// What became of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,6 +220,7 @@ fn cause(status: &PodStatus, node: Option<&Node>, deleted: bool) -> Cause {
         state.terminated.as_ref().map(|ended| ended.exit_code)
     };
     match (code(GATE_CONTAINER), code(DAEMON_CONTAINER)) {
+        (Some(NO_USER_NAMESPACE), _) => Cause::NodeRefused("NoUserNamespace".to_owned()),
         (Some(gate), _) if gate != 0 => Cause::Gate,
         (_, Some(daemon)) => Cause::Exited(daemon),
         (_, None) => Cause::Unknown,

@@ -46,6 +46,29 @@ pub fn choose(settings: &Settings, nodes: Option<&[Node]>) -> Choice {
     }
 }
 
+/// Chooses again while pods of `current` are being made: nothing when it stays.
+///
+/// Only what nodes say changes it. Ones that are new and not ready may not have said yet what they offer, and nodes that
+/// cannot be read, or that are all away, are no news.
+#[must_use]
+pub fn reconsider(settings: &Settings, nodes: Option<&[Node]>, current: Isolation) -> Option<Choice> {
+    let nodes = nodes.filter(|_| settings.isolation == IsolationSetting::Auto)?;
+    let choice = choose(settings, Some(nodes));
+    let eligible = || nodes.iter().filter(|node| takes_builders(settings, node));
+    let known = match choice.isolation {
+        Isolation::Userns => true,
+        Isolation::Rootless => {
+            eligible().any(|node| is_ready(node) && !offers_user_namespaces(settings, node))
+        }
+    };
+    (known && choice.isolation != current).then_some(choice)
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 fn takes_builders(settings: &Settings, node: &Node) -> bool {
     let empty = std::collections::BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
@@ -79,6 +102,35 @@ mod tests {
             ] },
         }))
         .unwrap()
+    }
+
+    fn with_ready(mut node: Node, ready: &str) -> Node {
+        let conditions = serde_json::from_value(json!([{ "type": "Ready", "status": ready }])).unwrap();
+        node.status.as_mut().unwrap().conditions = conditions;
+        node
+    }
+
+    #[test]
+    fn a_choice_is_changed_by_what_nodes_that_are_ready_say_and_by_nothing_else() {
+        let able = with_ready(node("able", &json!({}), true), "True");
+        let unable = |ready| with_ready(node("unable", &json!({}), false), ready);
+        let again = |nodes: Option<&[Node]>, current| {
+            reconsider(&settings(), nodes, current).map(|choice| choice.isolation)
+        };
+        let added = [able.clone(), unable("True")];
+        assert_eq!(again(Some(&added), Isolation::Userns), Some(Isolation::Rootless));
+        assert_eq!(again(Some(&added), Isolation::Rootless), None);
+        assert_eq!(again(Some(std::slice::from_ref(&able)), Isolation::Rootless), Some(Isolation::Userns));
+        for no_news in
+            [Some(&[able.clone(), unable("False")][..]), Some(&[unable("Unknown")]), Some(&[]), None]
+        {
+            assert_eq!(again(no_news, Isolation::Userns), None, "{no_news:?}");
+        }
+        // One that is not ready and lacks them is no reason to begin with them either.
+        assert_eq!(again(Some(&[able, unable("False")]), Isolation::Rootless), None);
+        let mut settings = settings();
+        settings.isolation = IsolationSetting::Userns;
+        assert_eq!(reconsider(&settings, Some(&added), Isolation::Userns), None);
     }
 
     fn chosen(nodes: Option<&[Node]>) -> Isolation {

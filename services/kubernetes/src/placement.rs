@@ -23,9 +23,9 @@ use tokio::time::Instant;
 
 use crate::autopsy::Cause;
 use crate::cluster::{Cluster, Make};
-use crate::config::Settings;
+use crate::config::{IsolationSetting, Settings};
 use crate::error::KubernetesError;
-use crate::isolation::{Choice, choose};
+use crate::isolation::{self, Choice, choose};
 use crate::labels;
 use crate::pki::BuilderCa;
 use crate::pod::{DAEMON_PORT, pod_name};
@@ -43,13 +43,11 @@ const KNOCK: Duration = Duration::from_secs(2);
 /// Leases daemons in pods. Dropping it stops the watch; pods stay, and the next worker finds them.
 pub struct KubernetesPlacement {
     shared: Arc<Shared>,
-    choice: Choice,
     tasks: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
     cluster: Cluster,
-    make: Make,
     state: Mutex<State>,
     /// Something happened that may ask for a decision.
     look: Notify,
@@ -59,6 +57,8 @@ struct Shared {
 
 struct State {
     pool: Pool,
+    /// How the pods of this pool are made.
+    make: Arc<Make>,
     /// Where grants are sent.
     callers: HashMap<Ticket, oneshot::Sender<Grant>>,
 }
@@ -103,19 +103,32 @@ impl KubernetesPlacement {
         };
         let shared = Arc::new(Shared {
             cluster,
-            make: Make { isolation: choice.isolation, reason: choice.reason.clone(), generation, since },
-            state: Mutex::new(State { pool: Pool::new(rules), callers: HashMap::new() }),
+            state: Mutex::new(State {
+                pool: Pool::new(rules),
+                make: Arc::new(Make {
+                    isolation: choice.isolation,
+                    reason: choice.reason,
+                    generation,
+                    since,
+                }),
+                callers: HashMap::new(),
+            }),
             look: Notify::new(),
             seen: channel::Sender::new(0),
         });
-        let tasks = vec![tokio::spawn(follow(Arc::clone(&shared))), tokio::spawn(drive(Arc::clone(&shared)))];
-        Ok(Self { shared, choice, tasks })
+        let tasks = vec![
+            tokio::spawn(follow(Arc::clone(&shared))),
+            tokio::spawn(drive(Arc::clone(&shared))),
+            tokio::spawn(reconsider(Arc::clone(&shared))),
+        ];
+        Ok(Self { shared, tasks })
     }
 
     /// The isolation of new daemons, and why.
     #[must_use]
-    pub fn choice(&self) -> &Choice {
-        &self.choice
+    pub fn choice(&self) -> Choice {
+        let make = Arc::clone(&self.shared.state().make);
+        Choice { isolation: make.isolation, reason: make.reason.clone() }
     }
 
     /// Waits until every claim of ours is taken off, at most for `patience`: what a worker that stops leaves claimed
@@ -320,11 +333,11 @@ impl Shared {
         cause.on(node.as_ref())
     }
 
-    async fn perform(&self, action: Action) {
+    async fn perform(&self, action: Action, make: &Make) {
         if let Action::Delete { seat, why, .. } = &action {
             log_retirement(*seat, why);
         }
-        let attempt = self.cluster.perform(&action, &self.make).await;
+        let attempt = self.cluster.perform(&action, make).await;
         if let Attempt::Failed(problem) = &attempt {
             tracing::warn!(problem, "the API server did not do what was asked");
         }
@@ -406,17 +419,32 @@ impl Drop for Place<'_> {
 async fn drive(shared: Arc<Shared>) {
     let mut tasks = JoinSet::new();
     loop {
-        let actions = {
+        let (actions, make) = {
             let (now, jitter) = (shared.cluster.now(), shared.cluster.jitter());
-            shared.state().pool.decide(now, jitter)
+            let mut state = shared.state();
+            (state.pool.decide(now, jitter), Arc::clone(&state.make))
         };
         for action in actions {
-            let shared = Arc::clone(&shared);
+            let (shared, make) = (Arc::clone(&shared), Arc::clone(&make));
             // Bounded: at most one for each seat and each one who waits.
-            tasks.spawn(async move { shared.perform(action).await });
+            tasks.spawn(async move { shared.perform(action, &make).await });
         }
         while tasks.try_join_next().is_some() {}
         let _ = tokio::time::timeout(TICK, shared.look.notified()).await;
+    }
+}
+
+/// Looks at the nodes again and again: one that was added since may lack user namespaces.
+async fn reconsider(shared: Arc<Shared>) {
+    let settings = &shared.cluster.settings;
+    if settings.isolation != IsolationSetting::Auto {
+        return;
+    }
+    loop {
+        tokio::time::sleep(settings.patience.nodes).await;
+        if let Err(error) = shared.reconsider().await {
+            tracing::warn!(%error, "whether nodes offer user namespaces was not seen; trying again");
+        }
     }
 }
 
@@ -440,6 +468,24 @@ async fn follow(shared: Arc<Shared>) {
 }
 
 impl Shared {
+    async fn reconsider(&self) -> Result<(), KubernetesError> {
+        let nodes = self.cluster.nodes().await?;
+        let current = self.state().make.isolation;
+        let Some(choice) = isolation::reconsider(&self.cluster.settings, nodes.as_deref(), current) else {
+            return Ok(());
+        };
+        let Choice { isolation, reason } = choice;
+        let generation = self.cluster.generation(isolation)?;
+        self.cluster.owner(&generation).await?;
+        tracing::warn!(isolation = isolation.as_str(), reason, "new builders are isolated otherwise");
+        let since = self.cluster.now();
+        self.change(|state| {
+            state.pool.turn(isolation, generation.name.clone(), since);
+            state.make = Arc::new(Make { isolation, reason, generation, since });
+        });
+        Ok(())
+    }
+
     fn take(&self, event: Event<Pod>, listed: &mut Vec<crate::pool::Daemon>) {
         let now = self.cluster.now();
         match event {
@@ -477,6 +523,9 @@ fn log_retirement(seat: u16, why: &Retirement) {
             );
         }
         Retirement::Doubt => tracing::info!(pod, "a builder in doubt is recycled"),
+        Retirement::Unproven => {
+            tracing::warn!(pod, "a builder that passed its gate while the API server was away is removed");
+        }
         Retirement::Outdated | Retirement::Spent | Retirement::Idle | Retirement::Reclaimed => {
             tracing::info!(pod, ?why, "a builder is retired");
         }
@@ -523,9 +572,6 @@ mod tests {
     #[test]
     fn a_lease_names_its_pod() {
         let daemon = AppDaemon::ready(3).daemon();
-        Retirement::Unproven => {
-            tracing::warn!(pod, "a builder that passed its gate while the API server was away is removed");
-        }
         let endpoint = endpoint(&settings(), &daemon).unwrap();
         assert_eq!(endpoint.tls_name.as_deref(), Some("builder-3"));
         assert_eq!(endpoint.address, "tcp://198.18.128.3:1234");

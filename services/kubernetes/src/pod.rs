@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 
+pub(crate) use self::gate::NO_USER_NAMESPACE;
 use self::shape::Shape;
 use crate::config::{Amount, Bytes, Isolation, Resources, Settings};
 use crate::daemon_toml::buildkitd_toml;

@@ -111,6 +111,8 @@ fn a_deleted_pod_on_a_dead_node_lost_its_node() {
 fn a_gate_that_gave_up_is_not_the_daemons_end() {
     let gate = pod(json!({ "phase": "Failed", "initContainerStatuses": [ended("gate", 1, "Error")] }));
     assert_eq!(state(&gate, None), State::Over(Cause::Gate));
+    let root = pod(json!({ "phase": "Failed", "initContainerStatuses": [ended("gate", 3, "Error")] }));
+    assert_eq!(state(&root, None), State::Over(Cause::NodeRefused("NoUserNamespace".into())));
     let daemon = pod(json!({
         "phase": "Running",
         "initContainerStatuses": [ended("gate", 0, "Completed")],

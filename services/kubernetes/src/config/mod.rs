@@ -394,6 +394,9 @@ pub struct Patience {
     /// for 50 s by default (`--node-monitor-grace-period`).
     #[serde(with = "humantime_serde")]
     pub node: Duration,
+    /// Between looks at the nodes, which may come to offer more or less: with `isolation: auto`.
+    #[serde(with = "humantime_serde")]
+    pub nodes: Duration,
     /// For a pod to end by itself once deleted. A running build is lost in any case.
     #[serde(with = "humantime_serde")]
     pub ending: Duration,
@@ -406,6 +409,7 @@ impl Default for Patience {
             longest_pause: Duration::from_secs(30),
             autopsy: Duration::from_secs(5),
             node: Duration::from_mins(1),
+            nodes: Duration::from_mins(5),
             ending: Duration::from_secs(5),
         }
     }

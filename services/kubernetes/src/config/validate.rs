@@ -54,6 +54,7 @@ impl Settings {
             ("gate.limit", self.gate.limit),
             ("patience.request", self.patience.request),
             ("patience.longest_pause", self.patience.longest_pause),
+            ("patience.nodes", self.patience.nodes),
         ] {
             findings.unless(value >= Duration::from_secs(1), key, "must be at least 1s");
         }

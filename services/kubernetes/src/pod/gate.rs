@@ -10,6 +10,17 @@ use super::shape::Shape;
 use super::{GATE_CONTAINER, amounts, seconds};
 use crate::config::{Amount, Bytes, Millicores, Settings};
 
+/// How the gate ends where the pod's root is the node's.
+pub(crate) const NO_USER_NAMESPACE: i32 = 3;
+
+/// Not every runtime refuses a pod whose user namespace it cannot make: then user 0 is nobody else outside.
+const USER_NAMESPACE: &str = r#"read -r _ outside _ </proc/self/uid_map
+if [[ $outside == 0 ]]; then
+  echo "root of this pod is root of its node: there is no user namespace"
+  exit 3
+fi
+"#;
+
 /// First the registry, or a pod without any network would pass; both in one round, or a policy that comes and
 /// goes would. Addresses come by the environment: no text of the configuration becomes part of the program. Kubernetes
 /// tells every pod where the API server is.
@@ -25,6 +36,11 @@ knock "$NEEDED_HOST" "$NEEDED_PORT" || echo "$NEEDED_HOST:$NEEDED_PORT does not 
 knock "$FORBIDDEN_HOST" "$FORBIDDEN_PORT" && echo "$FORBIDDEN_HOST:$FORBIDDEN_PORT is open: no policy is in force"
 exit 1
 "#;
+
+fn script(shape: &Shape) -> String {
+    let own_root = if shape.host_users == Some(false) { USER_NAMESPACE } else { "" };
+    format!("{own_root}{SCRIPT}")
+}
 
 pub(super) fn container(settings: &Settings, shape: &Shape) -> Container {
     let gate = &settings.gate;
@@ -44,7 +60,7 @@ pub(super) fn container(settings: &Settings, shape: &Shape) -> Container {
         name: GATE_CONTAINER.to_owned(),
         image: Some(settings.images.gate().to_string()),
         image_pull_policy: Some(settings.pull.policy.as_str().to_owned()),
-        command: Some(["bash", "-uc", SCRIPT].map(str::to_owned).to_vec()),
+        command: Some(vec!["bash".to_owned(), "-uc".to_owned(), script(shape)]),
         env: Some(variables),
         resources: Some(ResourceRequirements {
             requests: Some(amounts([("cpu", Millicores(50).quantity()), memory.clone()])),

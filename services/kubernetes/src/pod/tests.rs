@@ -191,11 +191,17 @@ fn the_admission_policy_takes_the_commands_that_pods_are_made_with() {
         let variable = variables.iter().find(|variable| variable["name"] == name);
         variable.unwrap()["expression"].as_str().unwrap().to_owned()
     };
+    let gate = |isolation| {
+        let command = pod(&settings(), isolation).spec.unwrap().init_containers.unwrap()[0].command.clone();
+        let command = command.unwrap();
+        assert_eq!(command[..2], ["bash", "-uc"]);
+        command[2].clone()
+    };
+    let (userns, rootless) = (gate(Isolation::Userns), gate(Isolation::Rootless));
+    let first = userns.strip_suffix(&rootless).unwrap();
+    assert_eq!(said("gate"), format!("(variables.userns ? r'''{first}''' : '') + r'''{rootless}'''"));
     for isolation in [Isolation::Userns, Isolation::Rootless] {
         let spec = pod(&settings(), isolation).spec.unwrap();
-        let gate = spec.init_containers.unwrap()[0].command.clone().unwrap();
-        assert_eq!(gate[..2], ["bash", "-uc"]);
-        assert_eq!(said("gate"), format!("r'''{}'''", gate[2]));
         let daemon = &spec.containers[0];
         let list: Vec<String> = daemon.command.iter().flatten().map(|part| format!("'{part}'")).collect();
         assert!(said("daemon").contains(&format!("[{}]", list.join(", "))), "{list:?}");

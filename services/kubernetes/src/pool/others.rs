@@ -23,6 +23,7 @@ use std::time::Duration;
 use fabrique_core::time::Timestamp;
 
 use super::{Action, Attempt, Daemon, Phase, Pool, Retirement, Rules, Tracked, Uid, Use};
+use crate::config::Isolation;
 
 /// What is known about a claim that stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +70,14 @@ impl Pool {
         } else {
             (tracked.changed, tracked.silence) = (now, Silence::Unknown);
         }
+    }
+}
+
+impl Pool {
+    /// Another isolation is the right one by now: from `since` on we are a worker of another generation.
+    pub fn turn(&mut self, isolation: Isolation, generation: String, since: Timestamp) {
+        let rules = &mut self.rules;
+        (rules.isolation, rules.generation, rules.since) = (isolation, generation, since);
     }
 }
 
@@ -246,6 +255,33 @@ mod tests {
         let (mut pool, silence) = pool(vec![rootless]);
         assert_eq!(pool.decide(START, 0.0), []);
         assert_eq!(retired(&pool.decide(at(silence), 0.0)), [(0, Retirement::Outdated)]);
+    }
+
+    /// A node was added that offers less.
+    #[test]
+    fn a_worker_that_turns_to_another_isolation_ends_its_build_and_makes_pods_of_the_other() {
+        let held = AppDaemon::ready(0).claimed_by("worker-1").builds(1);
+        let (mut pool, silence) = pool(vec![AppDaemon::ready(0).daemon()]);
+        let (app, trust) = (AppName::parse("citation").unwrap(), TrustDomain::parse("atlas").unwrap());
+        pool.join(app.clone(), trust.clone(), START);
+        pool.decide(START, 0.0);
+        assert!(
+            pool.claimed(&uid(), Attempt::Done(Box::new(held.clone().version(6).daemon())), START).is_some()
+        );
+
+        pool.turn(Isolation::Rootless, "weaker".into(), at(1));
+        pool.join(app, trust, at(1));
+        assert_eq!(creates(&pool.decide(at(1), 0.0)), [1]);
+        assert_eq!(retired(&pool.decide(at(2), 0.0)), [], "its build goes on");
+        assert!(pool.give_back(&uid(), false));
+        pool.decide(at(3), 0.0);
+        pool.released(
+            &uid(),
+            Attempt::Done(Box::new(AppDaemon::ready(0).builds(1).version(7).daemon())),
+            at(3),
+        );
+        assert_eq!(retired(&pool.decide(at(2 + silence), 0.0)), []);
+        assert_eq!(retired(&pool.decide(at(3 + silence), 0.0)), [(0, Retirement::Outdated)]);
     }
 
     /// A cold start of somebody else's is not undone before it was of use.

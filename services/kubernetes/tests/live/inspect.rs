@@ -1,9 +1,11 @@
 //! What a doctor sees, by whom it is sent.
 
+use std::time::Duration;
+
 use fabrique_kubernetes::config::Isolation;
 use fabrique_kubernetes::inspect::Inspector;
 use fabrique_ports::builder::{Condition, Placement};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::ground::{Ground, eventually, lease};
 use crate::wishes::Wide;
@@ -65,7 +67,7 @@ async fn auto_falls_back_to_rootless_where_a_node_lacks_user_namespaces_and_says
     assert!(choice.reason.ends_with(" does not offer user namespaces"), "{choice:?}");
 
     let placement = ground.placement("worker-1").await;
-    assert_eq!(*placement.choice(), choice);
+    assert_eq!(placement.choice(), choice);
     let leased = lease(&placement, "citation").await;
     let pod = ground.pod(&leased.daemon.name).await;
     assert_eq!(pod["spec"]["containers"][0]["command"], json!(["rootlesskit", "buildkitd"]));
@@ -76,6 +78,42 @@ async fn auto_falls_back_to_rootless_where_a_node_lacks_user_namespaces_and_says
     let dockerfile = format!("FROM {}\nRUN echo fine\n", ground.cluster.images().busybox);
     let output = workshop.output(&workshop.builder(&[]), &leased.daemon, "citation", &dockerfile).await;
     assert!(output.contains("fine"), "{output}");
+}
+
+/// New pods are of the other isolation; what builds goes on.
+#[tokio::test]
+async fn auto_turns_when_a_node_without_user_namespaces_is_added_and_again_when_it_is_gone() {
+    let Some(mut ground) = Ground::alone_with_policies("auto").await else { return };
+    ground.settings.patience.nodes = Duration::from_secs(1);
+    let placement = ground.placement("worker-1").await;
+    assert_eq!(placement.choice().isolation, Isolation::Userns, "{:?}", placement.choice());
+    let leased = lease(&placement, "citation").await;
+    let uid = ground.uid(&leased.daemon.name).await;
+    let own = ground.namespace.clone();
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": own }, "spec": { "unschedulable": true },
+    });
+    let added = Wide::make(ground.cluster, &[node]).await;
+    let status = json!({ "status": {
+        "conditions": [{ "type": "Ready", "status": "True" }],
+        "runtimeHandlers": [{ "name": "", "features": { "userNamespaces": false } }],
+    } });
+    let patch = ["patch", "node", &own, "--subresource=status", "--patch", &status.to_string()];
+    ground.kubectl(&patch).await;
+    eventually("it is rootless", async || placement.choice().isolation == Isolation::Rootless).await;
+    assert_eq!(placement.choice().reason, format!("{own} does not offer user namespaces"));
+    assert_eq!(ground.uid(&leased.daemon.name).await, uid, "what builds goes on");
+
+    let next = lease(&placement, "citation").await;
+    assert!(next.daemon.to_string().contains("rootless"), "{}", next.daemon);
+    assert_eq!(ground.pod(&next.daemon.name).await["spec"]["hostUsers"], Value::Null);
+    placement.release(leased, Condition::Clean).await;
+    placement.release(next, Condition::Clean).await;
+
+    drop(added);
+    eventually("it is userns again", async || placement.choice().isolation == Isolation::Userns).await;
+    let last = lease(&placement, "citation").await;
+    assert_eq!(ground.pod(&last.daemon.name).await["spec"]["hostUsers"], false);
 }
 
 #[tokio::test]
