@@ -94,6 +94,7 @@ impl AppDaemon {
             start_limit: None,
             resources: resources(),
             phase: Phase::Ready(Self::address(seat)),
+            held_up: None,
             node: Some("worker-1".into()),
             ending: false,
             claim: None,
@@ -166,6 +167,11 @@ impl AppDaemon {
 
     pub(crate) fn phase(self, phase: Phase) -> Self {
         self.with(|daemon| daemon.phase = phase)
+    }
+
+    /// On a node that has waited for a volume since then.
+    pub(crate) fn held_up(self, since: Timestamp) -> Self {
+        self.with(|daemon| (daemon.phase, daemon.held_up) = (Phase::Starting(None), Some(since)))
     }
 
     pub(crate) fn on(self, host: u16) -> Self {

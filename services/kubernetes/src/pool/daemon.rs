@@ -97,6 +97,9 @@ pub struct Daemon {
     pub resources: Resources,
     /// How far it is.
     pub phase: Phase,
+    /// Since when it has been bound to a node that has not started any container for want of something: of a volume,
+    /// such as the Secret that whoever made the pod did not live to write.
+    pub held_up: Option<Timestamp>,
     /// The node it runs on, once there is one.
     pub node: Option<String>,
     /// Whether Kubernetes is already removing it.
@@ -145,6 +148,7 @@ pub fn read(pod: &Pod) -> Option<Daemon> {
             ephemeral_storage: number(labels::EPHEMERAL_STORAGE).map(Bytes),
         },
         phase: phase(pod),
+        held_up: held_up(pod),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
         ending: metadata.deletion_timestamp.is_some(),
         claim: note(labels::CLAIM).map(Claim::parse),
@@ -165,6 +169,16 @@ fn phase(pod: &Pod) -> Phase {
         (State::Starting(cause), _) => Phase::Starting(cause),
         (State::Over(cause), _) => Phase::Over(cause),
     }
+}
+
+/// The kubelet says whether the pod's sandbox is there, which it makes once all volumes are.
+fn held_up(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let condition = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
+    condition("PodReadyToStartContainers").filter(|condition| condition.status == "False")?;
+    let bound = condition("PodScheduled").filter(|condition| condition.status == "True")?;
+    let since = bound.last_transition_time.as_ref()?.0.as_millisecond();
+    u64::try_from(since).ok().map(Timestamp)
 }
 
 fn apps(text: &str) -> Vec<AppName> {
@@ -246,6 +260,22 @@ mod tests {
         assert_eq!((daemon.claim, daemon.claim_limit), (Some(claim), Some(Duration::from_secs(90))));
         assert_eq!(daemon.apps.iter().map(AppName::as_str).collect::<Vec<_>>(), ["citation", "atlas"]);
         assert_eq!((daemon.builds, daemon.idle_since), (12, Timestamp(1000)));
+    }
+
+    #[test]
+    fn a_pod_whose_node_waits_for_a_volume_is_held_up_since_it_was_bound() {
+        let with = |scheduled: &str, sandbox: &str| {
+            let mut pod = pod();
+            let conditions = serde_json::json!({ "conditions": [
+                { "type": "PodScheduled", "status": scheduled, "lastTransitionTime": "1970-01-01T00:16:40Z" },
+                { "type": "PodReadyToStartContainers", "status": sandbox },
+            ] });
+            pod.status = Some(serde_json::from_value(conditions).unwrap());
+            read(&pod).unwrap().held_up
+        };
+        assert_eq!(with("True", "False"), Some(Timestamp(1_000_000)));
+        assert_eq!((with("True", "True"), with("False", "False")), (None, None));
+        assert_eq!(read(&pod()).unwrap().held_up, None, "nobody says so");
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Pool {
         for demand in self.unserved() {
             let suitable = || self.daemons.values().filter(|tracked| self.rules.suits(tracked, demand, now));
             let mut on_the_way = suitable().filter(|tracked| {
-                let starts = matches!(tracked.daemon.phase, Phase::Starting(_));
+                let starts = self.rules.is_on_its_way(&tracked.daemon, now);
                 let there = starts || self.rules.is_free(tracked, now);
                 there && !spoken_for.contains(&tracked.daemon.uid)
             });
@@ -270,7 +270,7 @@ impl Pool {
         for trust in domains {
             let wanted = self.kept_ready(&trust, now);
             let usable = self.daemons.values().filter(|tracked| {
-                let starting = matches!(tracked.daemon.phase, Phase::Starting(_));
+                let starting = self.rules.is_on_its_way(&tracked.daemon, now);
                 tracked.daemon.trust == trust
                     && self.rules.is_sound(tracked, now)
                     && (starting || self.rules.is_free(tracked, now))

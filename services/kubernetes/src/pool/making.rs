@@ -3,14 +3,16 @@
 //! A pod is made in two requests, itself and the certificate that its node waits for. When the first one's answer is
 //! lost (it took too long, or a proxy gave up and the attempt that the client then made found the pod there), the
 //! second is never sent, and the pod would count as one on its way until it is overdue: longer than anybody waits. So
-//! a seat whose pod nobody answered for is remembered, and a pod of ours that shows up in it is deleted at once.
+//! a seat whose pod nobody answered for is remembered, and a pod of ours that shows up in it is deleted at once. Of a
+//! worker that is gone between the two nobody remembers that; its pod is held up on its node, and counts as on its way
+//! for a part of the time only in which it is overdue.
 //!
 //! An answer may come when its pod is gone already and the next one is being made in its seat: it is about its own
 //! attempt only.
 
 use fabrique_core::time::Timestamp;
 
-use super::{Attempt, FIRST_PAUSE, Phase, Pool, Rules, Tracked, Uid, Use};
+use super::{Attempt, Daemon, FIRST_PAUSE, Phase, Pool, Rules, Tracked, Uid, Use};
 
 /// Our attempts in one seat.
 #[derive(Debug, Default)]
@@ -81,7 +83,16 @@ impl Pool {
     }
 }
 
+/// The part of `pool.start` for which a pod that is held up on its node counts as on its way.
+const HELD_UP: u32 = 4;
+
 impl Rules {
+    /// Whether whoever waits may hope for a pod that is not ready.
+    pub(super) fn is_on_its_way(&self, daemon: &Daemon, now: Timestamp) -> bool {
+        let in_time = |since: Timestamp| since.until(now) < self.pool.start / HELD_UP;
+        matches!(daemon.phase, Phase::Starting(_)) && daemon.held_up.is_none_or(in_time)
+    }
+
     /// Whether the pod in a seat that we are unsure of is the one that we asked for: it says when its worker was
     /// started.
     pub(super) fn is_unfinished(&self, tracked: &Tracked, now: Timestamp) -> bool {
@@ -98,7 +109,7 @@ mod tests {
 
     use fabrique_core::id::{AppName, TrustDomain};
 
-    use super::super::{Action, Daemon, Retirement};
+    use super::super::{Action, Retirement};
     use super::*;
     use crate::testing::{AppDaemon, rules};
 
@@ -183,6 +194,20 @@ mod tests {
         pool.created(0, 2, Attempt::Done(Box::new(made())), at(13), 0.0);
         assert_eq!(pool.decide(at(13), 0.0), []);
     }
+
+    /// Of a worker that is gone, perhaps, before it wrote the certificate.
+    #[test]
+    fn nobody_waits_for_long_for_a_pod_that_is_held_up_on_its_node() {
+        let mut pool = asking();
+        let others = AppDaemon::ready(0).since(Timestamp(1)).held_up(START);
+        pool.see(others.clone().daemon(), at(1));
+        let limit = pool.rules.pool.start.as_secs() / u64::from(HELD_UP);
+        assert_eq!(pool.decide(at(limit - 1), 0.0), [], "its volumes may be on their way");
+        let actions = pool.decide(at(limit), 0.0);
+        assert!(matches!(&actions[..], [Action::Create { seat: 1, .. }]), "{actions:?}");
+        assert_eq!(pool.decide(at(limit + 1), 0.0), [], "one is enough");
+    }
+
     /// Its certificate was still being written when somebody removed it.
     #[test]
     fn a_late_answer_says_nothing_about_the_next_pod_in_its_seat() {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fabrique_ports::builder::{Condition, Daemon, Placed, Placement};
+use serde_json::json;
 
 use crate::dial::answers;
-use crate::ground::{Ground, eventually, isolation, lease, need};
+use crate::ground::{Ground, eventually, isolation, lease, lease_for, need};
 
 /// From nothing to a build: with the rights of `rbac::RULES`, behind the policies, under mTLS.
 async fn a_cold_pod_is_leased_and_builds(isolation: &str) {
@@ -107,4 +108,35 @@ async fn what_a_dead_worker_held_is_recycled_and_a_doubt_too() {
     living.release(doubted, Condition::Doubt).await;
     let fresh = lease(&living, "citation").await;
     assert_ne!(ground.uid(&fresh.daemon.name).await, uid);
+}
+
+/// Its worker was gone before it wrote the certificate. Its node waits for that, and whoever needs a daemon does not.
+#[tokio::test]
+async fn a_pod_without_its_certificate_keeps_nobody_waiting_until_it_is_overdue() {
+    let Some(mut ground) = Ground::with_policies(isolation()).await else { return };
+    (ground.settings.pool.total, ground.settings.pool.per_domain) = (3, 3);
+    ground.settings.pool.start = Duration::from_mins(4);
+    let placement = ground.placement("worker-1").await;
+    let first = lease(&placement, "citation").await;
+    let mut pod = ground.pod(&first.daemon.name).await;
+    pod["metadata"] = json!({
+        "name": "builder-1", "namespace": ground.namespace, "labels": pod["metadata"]["labels"],
+        "annotations": pod["metadata"]["annotations"], "ownerReferences": pod["metadata"]["ownerReferences"],
+    });
+    pod["metadata"]["labels"]["fabrique/seat"] = json!("1");
+    pod["metadata"]["annotations"]["fabrique/since"] = json!("1");
+    for claim in ["fabrique/claim", "fabrique/claim-limit", "fabrique/apps", "fabrique/builds"] {
+        pod["metadata"]["annotations"].as_object_mut().unwrap().remove(claim);
+    }
+    pod.as_object_mut().unwrap().remove("status");
+    pod["spec"].as_object_mut().unwrap().remove("nodeName");
+    let volumes = pod["spec"]["volumes"].as_array_mut().unwrap();
+    let certificate = volumes.iter_mut().find(|volume| volume["secret"].is_object()).unwrap();
+    certificate["secret"]["secretName"] = json!("builder-1-nobodys");
+    ground.cluster.apply(&pod.to_string()).await.unwrap();
+    let stuck = ground.uid("builder-1").await;
+
+    let next = lease_for(&placement, need("other", 180)).await;
+    assert_eq!(next.daemon.name, "builder-2");
+    assert_eq!(ground.uid("builder-1").await, stuck, "it is not overdue yet");
 }
