@@ -4,6 +4,7 @@
 
 mod admission;
 mod air_gap;
+mod app_pods;
 mod applications;
 mod apps;
 mod argo;

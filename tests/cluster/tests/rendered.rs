@@ -135,6 +135,20 @@ async fn the_settings_of_builders_are_valid() {
     }
 }
 
+/// The cluster autoscaler makes no node for pods below -10, and removes nodes under them.
+#[tokio::test]
+async fn builders_are_below_apps_and_never_expendable_to_an_autoscaler() {
+    let mut classes = 0;
+    for (name, documents) in all().await {
+        for class in documents.iter().filter(|document| kind(document) == "PriorityClass") {
+            let value = class["value"].as_i64().unwrap();
+            assert!((-10..0).contains(&value), "{name}: {class}");
+            classes += 1;
+        }
+    }
+    assert!(classes >= 2, "the component and an overlay that has it");
+}
+
 /// What a pod's configuration is made of: the environment of its container, with the files that it names.
 fn secrets(template: &Value) -> Vec<(String, String, String)> {
     let secret = |mount: &Value| {
