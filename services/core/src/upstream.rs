@@ -83,13 +83,40 @@ pub struct UpstreamState {
     /// The revisions that are on the branch there and passed all of these checks, the newest first. Not all of them: those
     /// that were seen.
     pub passed: Vec<Revision>,
+    /// The ancestor that the app's declaration pins, where it is none of these and is on the branch there.
+    #[serde(default)]
+    pub pinned: Option<Pinned>,
     /// The head of the branch of the mirror, after the last attempt to bring it up to date.
     pub mirrored: Option<Revision>,
     /// Since when the mirror's head is another one than GitHub's, although it was told to follow.
     pub behind_since: Option<Timestamp>,
 }
 
+/// A revision that is pinned, and what its checks say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pinned {
+    /// The revision.
+    pub revision: Revision,
+    /// Its results, of the checks that were asked about.
+    pub results: Results,
+}
+
 impl UpstreamState {
+    /// Whether `revision` is known to have passed.
+    fn vouches_for(&self, revision: &Revision) -> bool {
+        let pinned = self.pinned.as_ref().filter(|pinned| pinned.revision == *revision);
+        self.passed.contains(revision) || pinned.is_some_and(|pinned| passes(&self.checks, &pinned.results))
+    }
+
+    /// The results of a revision, where they are known.
+    fn results_of(&self, revision: &Revision) -> Option<&Results> {
+        match &self.pinned {
+            _ if self.head.as_ref() == Some(revision) => Some(&self.results),
+            Some(pinned) if pinned.revision == *revision => Some(&pinned.results),
+            Some(_) | None => None,
+        }
+    }
+
     /// Whether this is about the source as it is registered now.
     #[must_use]
     pub fn is_of(&self, upstream: &Upstream, branch: &BranchName) -> bool {
@@ -128,7 +155,7 @@ impl UpstreamState {
 pub fn unproven(source: &Source, state: Option<&UpstreamState>, wanted: &Revision) -> Option<String> {
     let upstream = source.upstream.as_ref().filter(|upstream| !upstream.checks.is_empty())?;
     let state = state.filter(|state| state.is_of(upstream, &source.branch));
-    if state.is_some_and(|state| state.passed.contains(wanted)) {
+    if state.is_some_and(|state| state.vouches_for(wanted)) {
         return None;
     }
     Some(reason(source, upstream, state, wanted))
@@ -151,15 +178,15 @@ fn reason(
     let Some(there) = &state.head else {
         return format!("GitHub has no branch {branch} in {github}");
     };
-    if there != revision {
+    let Some(results) = state.results_of(revision) else {
         return format!(
             "{}: not known to have passed on GitHub for {}; {branch} of {github} is at {} there",
             names(),
             revision.short(),
             there.short()
         );
-    }
-    let missing = upstream.checks.iter().filter_map(|check| match state.results.get(check) {
+    };
+    let missing = upstream.checks.iter().filter_map(|check| match results.get(check) {
         Some(CheckState::Passed) => None,
         Some(state @ (CheckState::Pending | CheckState::Failed { .. })) => Some(format!("{check} {state}")),
         None => Some(format!("{check} did not run")),
@@ -221,6 +248,7 @@ mod tests {
             head: Some(revision(head)),
             results: results.iter().map(|(name, state)| (check(name), state.clone())).collect(),
             passed: passed.iter().map(|digit| revision(*digit)).collect(),
+            pinned: None,
             mirrored: Some(revision(head)),
             behind_since: None,
         }
@@ -280,6 +308,36 @@ mod tests {
         assert!(why(&wanted, Some(&known), 'b').ends_with("ci is pending, lint did not run"));
         // A pin may name one of them.
         assert_eq!(unproven(&wanted, Some(&known), &revision('9')), None);
+    }
+
+    #[test]
+    fn a_pin_is_vouched_for_by_its_own_results_wherever_the_head_is() {
+        let wanted = source(&["ci", "lint"]);
+        let results = |lint: CheckState| {
+            Some(Pinned {
+                revision: revision('9'),
+                results: [(check("ci"), CheckState::Passed), (check("lint"), lint)].into(),
+            })
+        };
+        let pinned = results(CheckState::Pending);
+        let known = UpstreamState { pinned, ..state('b', &[], &['b']) };
+        assert_eq!(
+            why(&wanted, Some(&known), '9'),
+            "on GitHub (acme/citation), for 999999999999: lint is pending"
+        );
+        let pinned = results(CheckState::Passed);
+        let known = UpstreamState { pinned, ..state('b', &[("ci", CheckState::Pending)], &[]) };
+        assert_eq!(unproven(&wanted, Some(&known), &revision('9')), None);
+        assert!(why(&wanted, Some(&known), 'b').ends_with("ci is pending, lint did not run"));
+        assert!(why(&wanted, Some(&known), '8').contains("not known to have passed"));
+    }
+
+    #[test]
+    fn what_was_kept_before_there_were_pins_is_read() {
+        let known = state('b', &[], &['a']);
+        let mut kept = serde_json::to_value(&known).unwrap();
+        kept.as_object_mut().unwrap().remove("pinned");
+        assert_eq!(serde_json::from_value::<UpstreamState>(kept).unwrap(), known);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! the news concern. Gitea tells of a first clone by no webhook, and loses some of those of a later fetch: the reconciler
 //! would find them, and the wake is sooner.
 
+mod pin;
 mod sync;
 
 use std::collections::BTreeMap;

@@ -206,6 +206,7 @@ async fn the_mirror_job_says_what_github_said_and_whoever_decides_by_it_cannot_w
         head: Some(Revision::parse(&"1".repeat(40)).unwrap()),
         results: [(CheckName::parse("build (linux)").unwrap(), CheckState::Pending)].into(),
         passed: vec![Revision::parse(&"2".repeat(40)).unwrap()],
+        pinned: None,
         mirrored: None,
         behind_since: Some(Timestamp(5)),
     };

@@ -108,6 +108,7 @@ async fn sync(console: Console, adapters: &Adapters, dry_run: bool) -> anyhow::R
         origin: Arc::new(github),
         mirrors: Arc::clone(&adapters.forge) as _,
         forge: Arc::clone(&adapters.forge) as _,
+        source: Arc::clone(&adapters.source) as _,
         upstreams: Arc::clone(&bus) as _,
         wakes: bus,
         clock: Arc::new(ambient::now),

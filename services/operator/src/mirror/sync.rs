@@ -10,6 +10,7 @@ use fabrique_core::time::Timestamp;
 use fabrique_core::upstream::{KEPT, Results, Upstream, UpstreamState, passes};
 use fabrique_ports::bus::{WakeCause, Wakes};
 use fabrique_ports::forge::{BranchHead, Forge};
+use fabrique_ports::source::SourceHistory;
 use fabrique_ports::upstream::{Asked, BranchLine, Mirrors, Origin, SyncRequest, Upstreams};
 use fabrique_ports::{PortError, PortResult};
 use futures::{StreamExt as _, stream};
@@ -40,6 +41,8 @@ pub struct SyncPorts {
     pub mirrors: Arc<dyn Mirrors>,
     /// Gitea, asked for its branches.
     pub forge: Arc<dyn Forge>,
+    /// The history of the mirrors, where a pin is the beginning of a revision.
+    pub source: Arc<dyn SourceHistory>,
     /// What is known.
     pub upstreams: Arc<dyn Upstreams>,
     /// Telling apps.
@@ -103,7 +106,7 @@ impl Synced {
 }
 
 /// Why a mirror has no outcome.
-enum Stop {
+pub(super) enum Stop {
     /// For this reason, which ends the process so.
     Because(String, Exit),
     /// GitHub answers nothing for now.
@@ -148,18 +151,29 @@ fn limited() -> String {
 }
 
 /// What a branch is at, on GitHub and in the mirror.
-struct Place {
-    line: Vec<Revision>,
-    mirrored: Option<Revision>,
+pub(super) struct Place {
+    pub(super) line: Vec<Revision>,
+    pub(super) mirrored: Option<Revision>,
+}
+
+impl Place {
+    fn is_followed(&self) -> bool {
+        self.mirrored.as_ref() == self.line.first()
+    }
+
+    /// Whether GitHub's branch only moved on since then, so that what was on it is on it still.
+    pub(super) fn has_moved_on_from(&self, known: &UpstreamState) -> bool {
+        known.head.as_ref().is_some_and(|head| self.line.contains(head))
+    }
 }
 
 /// What was asked of revisions already: apps of one branch often ask for the same.
 #[derive(Default)]
-struct Answers(BTreeMap<Revision, Results>);
+pub(super) struct Answers(BTreeMap<Revision, Results>);
 
-struct Syncing<'a> {
-    ports: &'a SyncPorts,
-    mirrored: &'a Mirrored,
+pub(super) struct Syncing<'a> {
+    pub(super) ports: &'a SyncPorts,
+    pub(super) mirrored: &'a Mirrored,
     /// Until when GitHub answers nothing more, as soon as one of the mirrors was told so.
     limit: &'a OnceLock<Timestamp>,
     patience: Duration,
@@ -178,7 +192,7 @@ impl Syncing<'_> {
     }
 
     async fn run(&self) -> Result<Vec<SyncedApp>, Stop> {
-        let before = self.lines().await?;
+        let before = self.befores().await?;
         if !self.dry_run {
             self.request().await?;
         }
@@ -203,7 +217,10 @@ impl Syncing<'_> {
     }
 
     /// What GitHub answers, unless it said already that it answers nothing more.
-    async fn asked<T>(&self, question: impl Future<Output = PortResult<Asked<T>>>) -> Result<T, Stop> {
+    pub(super) async fn asked<T>(
+        &self,
+        question: impl Future<Output = PortResult<Asked<T>>>,
+    ) -> Result<T, Stop> {
         if self.limit.get().is_some() {
             return Err(Stop::Limited);
         }
@@ -217,15 +234,17 @@ impl Syncing<'_> {
         }
     }
 
-    /// The branches of all apps, as GitHub has them.
-    async fn lines(&self) -> Result<BTreeMap<BranchName, Vec<Revision>>, Stop> {
+    /// The branches of all apps before anything is fetched. Whatever the mirror moves to after that may be newer than what
+    /// GitHub said.
+    async fn befores(&self) -> Result<BTreeMap<BranchName, Place>, Stop> {
         let branches: BTreeSet<&BranchName> =
             self.mirrored.apps.iter().map(|app| &app.source.branch).collect();
-        let mut lines = BTreeMap::new();
+        let mut places = BTreeMap::new();
         for branch in branches {
-            lines.insert(branch.clone(), self.line(branch).await?);
+            let mirrored = self.here(branch).await?;
+            places.insert(branch.clone(), Place { mirrored, line: self.line(branch).await? });
         }
-        Ok(lines)
+        Ok(places)
     }
 
     async fn line(&self, branch: &BranchName) -> Result<Vec<Revision>, Stop> {
@@ -243,30 +262,37 @@ impl Syncing<'_> {
         }
     }
 
-    /// Waits until the mirror has what GitHub has. GitHub may have moved on meanwhile: it is asked once more where the
-    /// mirror is at something else.
+    /// Waits until the mirror has what GitHub has. GitHub may have moved on meanwhile: it is asked once more whenever the
+    /// mirror came to something else.
     async fn followed(
         &self,
-        lines: BTreeMap<BranchName, Vec<Revision>>,
+        places: BTreeMap<BranchName, Place>,
     ) -> Result<BTreeMap<BranchName, Place>, Stop> {
         let patience = if self.dry_run { Duration::ZERO } else { self.patience };
         let mut told = Instant::now();
         let deadline = told + patience;
-        let mut places = BTreeMap::new();
-        for (branch, line) in lines {
-            let mut mirrored = self.here(&branch).await?;
-            while mirrored.as_ref() != line.first() && Instant::now() < deadline {
+        let mut followed = BTreeMap::new();
+        for (branch, mut place) in places {
+            loop {
+                let before = std::mem::replace(&mut place.mirrored, self.here(&branch).await?);
+                if !place.is_followed() && place.mirrored != before {
+                    place.line = self.line(&branch).await?;
+                }
+                if place.is_followed() || Instant::now() >= deadline {
+                    break;
+                }
                 if told.elapsed() >= TOLD_FOR {
                     self.request().await?;
                     told = Instant::now();
                 }
                 tokio::time::sleep(PAUSE).await;
-                mirrored = self.here(&branch).await?;
             }
-            let line = if mirrored.as_ref() == line.first() { line } else { self.line(&branch).await? };
-            places.insert(branch, Place { line, mirrored });
+            if !place.is_followed() {
+                place.line = self.line(&branch).await?;
+            }
+            followed.insert(branch, place);
         }
-        Ok(places)
+        Ok(followed)
     }
 
     /// Where the mirror's branch is.
@@ -313,11 +339,12 @@ impl Syncing<'_> {
             .unwrap_or_else(|| Upstream { github: self.mirrored.github.clone(), checks: BTreeSet::new() });
         let branch = &app.source.branch;
         let known = known.filter(|known| known.is_of(&upstream, branch));
-        let mut passed = self.still_there(branch, &place.line, known).await?;
+        let mut passed = self.still_there(branch, place, known).await?;
         let head = place.line.first().cloned();
-        let mut results = Results::new();
+        let (mut results, mut pinned) = (Results::new(), None);
         if !upstream.checks.is_empty() {
             results = self.look(&upstream.checks, &place.line, &mut passed, answers).await?;
+            pinned = self.pin(app, place, &passed, known, answers).await?;
         }
         let is_behind = place.mirrored != head;
         let since = known.and_then(|known| known.behind_since);
@@ -329,6 +356,7 @@ impl Syncing<'_> {
             head,
             results,
             passed,
+            pinned,
             mirrored: place.mirrored.clone(),
             behind_since: is_behind.then(|| since.unwrap_or(now)),
         })
@@ -339,14 +367,14 @@ impl Syncing<'_> {
     async fn still_there(
         &self,
         branch: &BranchName,
-        line: &[Revision],
+        place: &Place,
         known: Option<&UpstreamState>,
     ) -> Result<Vec<Revision>, Stop> {
         let Some(known) = known.filter(|known| !known.passed.is_empty()) else { return Ok(Vec::new()) };
-        let moved_on = known.head.as_ref().is_some_and(|head| line.contains(head));
-        if moved_on {
+        if place.has_moved_on_from(known) {
             return Ok(known.passed.clone());
         }
+        let line = &place.line;
         if line.is_empty() {
             return Ok(Vec::new());
         }
@@ -393,7 +421,7 @@ impl Syncing<'_> {
         Ok(of_head)
     }
 
-    async fn results(&self, revision: &Revision, answers: &mut Answers) -> Result<Results, Stop> {
+    pub(super) async fn results(&self, revision: &Revision, answers: &mut Answers) -> Result<Results, Stop> {
         if let Some(results) = answers.0.get(revision) {
             return Ok(results.clone());
         }

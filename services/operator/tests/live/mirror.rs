@@ -1,5 +1,7 @@
 //! Mirrors between two repositories of a real Gitea, with what a recorded GitHub says of the commits in the first.
 
+use std::time::Instant;
+
 use fabrique_bed::{GiteaOptions, RecordedGithub, free_port, wait_until};
 use fabrique_gitea::Tokens;
 use fabrique_github::{Github, GithubConfig};
@@ -121,6 +123,7 @@ impl World {
             origin: Arc::new(Github::new(&config, Arc::new(now)).unwrap()),
             mirrors: gitea.clone(),
             forge: gitea,
+            source: Arc::new(GitHistory::new(self.cluster.git.clone()).unwrap()),
             upstreams: bus.clone(),
             wakes: bus,
             clock: Arc::new(now),
@@ -277,6 +280,81 @@ async fn what_is_built_is_judged_again_when_the_registration_asks_for_other_chec
     assert!(world.decision().await.1.ends_with("lint did not run"));
     world.register("{ repo: atlas/citation, github: acme/citation }").await;
     assert!(world.decision().await.1.ends_with("is not built yet"), "a mirror alone asks for no checks");
+}
+
+#[tokio::test]
+async fn a_push_to_github_during_a_sync_is_followed_at_once() {
+    let world = World::start().await;
+    world.commit("first").await;
+    assert_eq!(world.ensure(false).await.exit(), Exit::Ok);
+    // Gitea cannot fetch the second one before the third is there as well.
+    world.upstream.write("Dockerfile", "FROM scratch\n# second\n").await.unwrap();
+    world.upstream.commit("second").await.unwrap();
+    world.published().await;
+    let (asked, begun) = (world.github.asked().len(), Instant::now());
+    let (synced, third) = tokio::join!(world.sync(LONG, false), async {
+        // Where the branch is takes two questions.
+        wait_until("it to have asked", LONG, || async {
+            (world.github.asked().len() >= asked + 2).then_some(())
+        })
+        .await
+        .unwrap();
+        world.upstream.write("Dockerfile", "FROM scratch\n# third\n").await.unwrap();
+        world.upstream.commit("third").await.unwrap();
+        let third = world.published().await;
+        world.upstream.push().await.unwrap();
+        third
+    });
+    let app = &synced.mirrors[0].apps[0];
+    assert_eq!((app.head.as_ref(), app.mirrored.as_ref()), (Some(&third), Some(&third)), "{synced:?}");
+    assert!(begun.elapsed() < LONG, "it waited in vain for what GitHub had before");
+}
+
+#[tokio::test]
+async fn a_pin_below_a_head_that_passed_is_asked_about_until_it_passed() {
+    let world = World::start().await;
+    let source = "{ repo: atlas/citation, github: acme/citation, checks: [ci], declaration: manifest.yaml }";
+    world.register(source).await;
+    let contract = include_str!("../../../../docs/contract.yaml.example");
+    world.apps.write("contract.yaml", contract).await.unwrap();
+    world.apps.commit("Add a contract").await.unwrap();
+    world.apps.push().await.unwrap();
+    let passes = |revision: &Revision| {
+        world.github.check_run(UPSTREAM, revision.as_str(), ("ci", "completed", Some("success")));
+    };
+    let (older, newer) = (world.commit("first").await, world.commit("second").await);
+    let mut made = false;
+    // A whole id, which no history is read for, and the beginning of one.
+    for (pinned, written) in [(&newer, newer.as_str()), (&older, &older.as_str()[..9])] {
+        let text =
+            format!("codeLocation: citation\ncontractVersion: 3\nready: true\nrevision: \"{written}\"\n");
+        world.upstream.write("manifest.yaml", text).await.unwrap();
+        let head = world.commit(&format!("pin {written}")).await;
+        passes(&head);
+        if !std::mem::replace(&mut made, true) {
+            assert_eq!(world.ensure(false).await.exit(), Exit::Ok);
+        }
+        assert_eq!(world.sync(LONG, false).await.mirrors[0].apps[0].passed.as_ref(), Some(&head));
+        let waits = format!("waits: on GitHub ({UPSTREAM}), for {}: ci did not run", pinned.short());
+        assert_eq!(world.decision().await, (pinned.short().to_owned(), waits));
+
+        passes(pinned);
+        let news = world.sync(LONG, false).await;
+        assert!(news.mirrors[0].apps[0].woken, "{news:?}");
+        let (target, reason) = world.decision().await;
+        assert_eq!(
+            (target.as_str(), reason.ends_with("is not built yet")),
+            (pinned.short(), true),
+            "{reason}"
+        );
+        // It costs nothing more from then on.
+        let asked = world.github.asked().len();
+        let quiet = world.sync(LONG, false).await;
+        assert!(!quiet.mirrors[0].apps[0].woken, "{quiet:?}");
+        let paths: Vec<String> =
+            world.github.asked().split_off(asked).into_iter().map(|it| it.path).collect();
+        assert!(!paths.iter().any(|path| path.contains(pinned.as_str())), "{paths:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,6 @@
 //! Several mirrors at once, and the way by which Gitea reaches what they mirror.
 
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use fabrique_bed::{MutualTls, Secured};
 use fabrique_core::upstream::UpstreamState;
@@ -33,6 +32,7 @@ async fn many() -> World {
             head: None,
             results: BTreeMap::new(),
             passed: Vec::new(),
+            pinned: None,
             mirrored: None,
             behind_since: None,
         };
