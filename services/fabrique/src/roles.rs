@@ -53,11 +53,12 @@ pub(crate) async fn receiver(
         },
     )?;
     let listener = listen("receiver.listen", &section.listen).await?;
-    if receiver.serve(listener, stop).await == Drained::Partly {
+    let served = receiver.serve(listener, stop).await;
+    if let Ok(Drained::Partly) = served {
         tracing::warn!("some deliveries or events were cut off by the shutdown");
     }
     bus.close().await;
-    Ok(())
+    served.map(drop).map_err(Into::into)
 }
 
 /// Works until `stop`.
@@ -74,10 +75,11 @@ pub(crate) async fn worker(
     serve_health("worker.listen", adapters.config.worker.listen.as_deref(), &bus, metrics, &stop).await?;
     let observer = adapters.observer(Arc::new(bus.clone()));
     tracing::info!(worker = config.name, slots = ports.placement.capacity(), "working");
-    Worker::new(config, ports, observer, Arc::clone(&adapters.apps), Arc::new(System)).run(stop).await;
+    let worker = Worker::new(config, ports, observer, Arc::clone(&adapters.apps), Arc::new(System));
+    let worked = worker.run(stop).await;
     builders.close().await;
     bus.close().await;
-    Ok(())
+    Ok(worked?)
 }
 
 /// Sweeps every `every` until `stop`.

@@ -26,12 +26,18 @@ use crate::recheck::{self, Rechecks};
 use crate::reload::Reloads;
 use crate::routes::{self, Health};
 use crate::subscriptions::Subscriptions;
+use crate::supervisor::{Supervisor, TaskEnded};
 use fabrique_ports::Ambient;
 
 /// The head of a request and what hyper reads ahead, per connection.
 const CONNECTION_BUFFER: usize = 64 << 10;
 /// The pause after a failed accept: out of file descriptors, mostly.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The tasks in the background, each completing "the task that …".
+const PUBLISHING: &str = "publishes events";
+const KEEPING: &str = "looks again at pushes that were answered from memory";
+const LOADING: &str = "reads the registrations first";
 
 /// What the receiver is wired to.
 pub struct Dependencies {
@@ -104,20 +110,37 @@ impl Receiver {
     /// Serves until `shutdown`, then stops accepting, lets deliveries at work finish, publishes what events
     /// are left, reads the registrations once more where pushes wait for that, and returns. Whatever takes longer
     /// than `drain_timeout` is cut.
-    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) -> Drained {
+    ///
+    /// # Errors
+    /// When a task in the background ended by itself, which stops the receiver in the same way.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: CancellationToken,
+    ) -> Result<Drained, TaskEnded> {
         let router = self.router();
         let Self { intake, health, events, queue } = self;
-        let closing = CancellationToken::new();
-        let publishing = tokio::spawn(journal::publish(queue, events, closing.clone()));
-        let loading = tokio::spawn(load(Arc::clone(&intake.reloads), shutdown.clone()));
-        let mut keeping = tokio::spawn(recheck::keep_up(Arc::clone(&intake), closing.clone()));
+        let (shutdown, closing) = (shutdown.child_token(), CancellationToken::new());
+        let mut supervisor = Supervisor::default();
+        supervisor.start(PUBLISHING, journal::publish(queue, events, closing.clone()));
+        supervisor.start(KEEPING, recheck::keep_up(Arc::clone(&intake), closing.clone()));
+        supervisor.start(LOADING, load(Arc::clone(&intake.reloads), shutdown.clone()));
         let connections = TaskTracker::new();
 
-        accept(listener, &router, &intake.config, &connections, &shutdown).await;
+        let ended = tokio::select! {
+            biased;
+            () = accept(listener, &router, &intake.config, &connections, &shutdown) => None,
+            ended = supervisor.ended() => Some(ended),
+        };
+        // One of them ends at the shutdown, maybe before it is noticed here.
+        let ended = ended.filter(|ended| ended.is_panic() || !shutdown.is_cancelled());
+        if let Some(error) = &ended {
+            tracing::error!(%error, "stopping");
+            shutdown.cancel();
+        }
 
         health.draining.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + intake.config.drain_timeout;
-        loading.abort();
         connections.close();
         intake.at_work.close();
         let quiet = async {
@@ -126,13 +149,12 @@ impl Receiver {
         };
         let answered = tokio::time::timeout_at(deadline, quiet).await.is_ok();
         closing.cancel();
-        let aborter = publishing.abort_handle();
-        let published = tokio::time::timeout_at(deadline, publishing).await.is_ok();
-        aborter.abort();
         // A forge that is away at this very moment makes no delivery less answered: the reconciler heals that.
-        let _ = tokio::time::timeout_at(deadline, &mut keeping).await;
-        keeping.abort();
-        if answered && published { Drained::Completely } else { Drained::Partly }
+        let left = supervisor.all_ended(deadline).await;
+        match ended.map_or(left, Err)? {
+            left if answered && !left.contains(&PUBLISHING) => Ok(Drained::Completely),
+            _ => Ok(Drained::Partly),
+        }
     }
 }
 
@@ -216,15 +238,22 @@ async fn until_leaving(age: Duration, shutdown: &CancellationToken) {
     }
 }
 
-/// Reads the registrations for the first time, for as long as it takes.
+/// Reads the registrations for the first time, for as long as it takes, and then waits for `shutdown` like the others.
 async fn load(reloads: Arc<Reloads>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = first_reading(&reloads) => shutdown.cancelled().await,
+        () = shutdown.cancelled() => {}
+    }
+}
+
+async fn first_reading(reloads: &Arc<Reloads>) {
     let mut delays = ExponentialBuilder::default()
         .with_jitter()
         .with_min_delay(Duration::from_millis(100))
         .with_max_delay(Duration::from_secs(10))
         .without_max_times()
         .build();
-    while !reloads.subscriptions().loaded() && !shutdown.is_cancelled() {
+    while !reloads.subscriptions().loaded() {
         let patience = Instant::now() + reloads.patience();
         if reloads.fresh(patience).await.is_err() {
             sleep(delays.next().unwrap_or(Duration::from_secs(10))).await;

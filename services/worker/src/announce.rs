@@ -8,7 +8,6 @@ use fabrique_ports::bus::{Event, EventBody, Events};
 use fabrique_ports::records::{BuildEntry, BuildHistory};
 use fabrique_ports::{Ambient, PortError, PortResult};
 use tokio::sync::mpsc;
-use tokio_util::task::TaskTracker;
 
 use crate::measure;
 
@@ -31,15 +30,14 @@ pub(crate) struct Announcer {
 }
 
 impl Announcer {
-    /// Starts the background task on `tasks`; it ends when the last announcer is dropped.
-    pub(crate) fn start(
+    /// The announcer and its loop, which ends when the last announcer is dropped.
+    pub(crate) fn new(
         events: Arc<dyn Events>,
         history: Arc<dyn BuildHistory>,
         ambient: Arc<dyn Ambient>,
-        tasks: &TaskTracker,
-    ) -> Self {
+    ) -> (Self, impl Future<Output = ()> + Send) {
         let (queue, mut waiting) = mpsc::channel::<News>(QUEUE);
-        tasks.spawn(async move {
+        let telling = async move {
             while let Some(news) = waiting.recv().await {
                 let told = match &news {
                     News::Event(event) => events.publish(event).await,
@@ -50,8 +48,8 @@ impl Announcer {
                     tracing::warn!(%error, "something that happened was not told");
                 }
             }
-        });
-        Self { queue, ambient }
+        };
+        (Self { queue, ambient }, telling)
     }
 
     /// Queues an event.

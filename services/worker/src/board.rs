@@ -48,7 +48,12 @@ impl BoardView {
     }
 
     /// Follows the board until `stop`; a stream that ends or cannot be had is opened again.
-    pub(crate) async fn follow(&self, board: &dyn Board, retry: Duration, stop: CancellationToken) {
+    pub(crate) async fn follow(
+        self: Arc<Self>,
+        board: Arc<dyn Board>,
+        retry: Duration,
+        stop: CancellationToken,
+    ) {
         while !stop.is_cancelled() {
             match board.watch_board().await {
                 Err(error) => tracing::warn!(%error, "the board cannot be watched; trying again"),

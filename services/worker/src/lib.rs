@@ -33,6 +33,7 @@ mod settle;
 mod slots;
 mod status;
 mod statuses;
+mod supervisor;
 #[cfg(test)]
 mod testing;
 mod unregistered;
@@ -41,3 +42,4 @@ mod writeback;
 pub use config::{Bounds, Ports, WorkerConfig};
 pub use measure::describe;
 pub use run::Worker;
+pub use supervisor::TaskEnded;

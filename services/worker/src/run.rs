@@ -22,6 +22,7 @@ use crate::config::{Ports, WorkerConfig};
 use crate::measure;
 use crate::session::{self, Context, SessionEnd};
 use crate::slots::{Slot, Slots};
+use crate::supervisor::{Supervisor, TaskEnded};
 
 /// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter. No key: everything
 /// that is due wakes the loop by itself, so that nobody waits for this.
@@ -51,15 +52,19 @@ impl Worker {
 
     /// Works until `stop`. Then claims nothing more, stops the builds that are not past the point of no
     /// return, and returns when every app is given back or the configured grace is over.
-    pub async fn run(self, stop: CancellationToken) {
-        let tasks = TaskTracker::new();
+    ///
+    /// # Errors
+    /// When a task in the background ended by itself, which stops the worker in the same way.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), TaskEnded> {
+        let stop = stop.child_token();
+        let (tasks, mut supervisor) = (TaskTracker::new(), Supervisor::default());
         let board = BoardView::new();
-        let announcer = Announcer::start(
+        let (announcer, telling) = Announcer::new(
             Arc::clone(&self.ports.events),
             Arc::clone(&self.ports.history),
             Arc::clone(&self.ambient),
-            &tasks,
         );
+        supervisor.start("tells what happened", &tasks, telling);
         let (committer, rounds) = Committer::new(
             self.ports.clone(),
             self.observer.clone(),
@@ -68,17 +73,10 @@ impl Worker {
             self.config.render.clone(),
             Arc::clone(&self.ambient),
         );
-        tasks.spawn(rounds);
-        let follow = (
-            Arc::clone(&board),
-            Arc::clone(&self.ports.board),
-            self.config.bounds.backoff_base,
-            stop.clone(),
-        );
-        tasks.spawn(async move {
-            let (view, board, retry, stop) = follow;
-            view.follow(board.as_ref(), retry, stop).await;
-        });
+        supervisor.start("commits to cluster/apps", &tasks, rounds);
+        let followed = Arc::clone(&self.ports.board);
+        let follow = Arc::clone(&board).follow(followed, self.config.bounds.backoff_base, stop.clone());
+        supervisor.start("follows the board", &tasks, follow);
         let builds = CancellationToken::new();
         let context = Arc::new(Context {
             slots: Slots::new(self.ports.placement.capacity()),
@@ -92,13 +90,15 @@ impl Worker {
             committer,
             announcer,
         });
-        tasks.spawn(commands::serve(Arc::clone(&context), tasks.clone(), stop.clone()));
+        let commands = commands::serve(Arc::clone(&context), tasks.clone(), stop.clone());
+        supervisor.start("hears commands", &tasks, commands);
         let grace = context.config.bounds.grace;
         let mut dispatcher = Dispatcher::new(context);
-        dispatcher.serve(&stop).await;
+        let ended = served(dispatcher.serve(&stop), &mut supervisor, &stop).await;
         builds.cancel();
         let Dispatcher { context, sessions, .. } = dispatcher;
         wind_down(sessions, move || drop(context), &tasks, grace).await;
+        ended.and(supervisor.panicked().map_or(Ok(()), Err))
     }
 }
 
@@ -250,6 +250,25 @@ impl Dispatcher {
     }
 }
 
+/// Serves until `stop`, or until one of the supervised tasks ends without it: then `stop` is cancelled for what else there is.
+async fn served(
+    serving: impl Future<Output = ()>,
+    supervisor: &mut Supervisor,
+    stop: &CancellationToken,
+) -> Result<(), TaskEnded> {
+    let ended = tokio::select! {
+        biased;
+        () = serving => return Ok(()),
+        ended = supervisor.ended() => ended,
+    };
+    if stop.is_cancelled() && !ended.is_panic() {
+        return Ok(());
+    }
+    tracing::error!(error = %ended, "stopping");
+    stop.cancel();
+    Err(ended)
+}
+
 /// Waits until every app is given back and then, once `last` let go of what it waits for, for the work in the background:
 /// for all of it at most the grace, since what follows has to be over too before the process is killed.
 async fn wind_down<T: 'static>(
@@ -276,7 +295,58 @@ async fn wind_down<T: 'static>(
 
 #[cfg(test)]
 mod tests {
+    use fabrique_core::work::{Generation, WorkRecord};
+    use fabrique_ports::PortResult;
+    use fabrique_ports::bus::{Board, BoardChange};
+    use fabrique_ports::records::Swap;
+    use futures::stream::BoxStream;
+
     use super::*;
+
+    /// A board whose adapter has a defect.
+    struct Defective;
+
+    #[async_trait::async_trait]
+    impl Board for Defective {
+        async fn watch_board(&self) -> PortResult<BoxStream<'static, BoardChange>> {
+            Ok(Box::pin(futures::stream::poll_fn(|_| panic!("a change that nobody expected"))))
+        }
+
+        async fn swap_work(&self, _: &AppName, _: &WorkRecord, _: u64) -> PortResult<Swap> {
+            Ok(Swap::Lost)
+        }
+
+        async fn work_of(&self, _: &AppName) -> PortResult<(Generation, WorkRecord, u64)> {
+            Ok(Default::default())
+        }
+
+        async fn all_work(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>> {
+            Ok(vec![])
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_stops_the_worker_with_an_error_that_names_it() {
+        let (mut supervisor, tasks, stop) =
+            (Supervisor::default(), TaskTracker::new(), CancellationToken::new());
+        let retry = Duration::from_secs(1);
+        let follow = BoardView::new().follow(Arc::new(Defective), retry, stop.clone());
+        supervisor.start("follows the board", &tasks, follow);
+        let ended = served(std::future::pending(), &mut supervisor, &stop).await.unwrap_err().to_string();
+        assert!(ended.contains("follows the board") && ended.contains("nobody expected"), "{ended}");
+        assert!(stop.is_cancelled(), "what else runs is told to end");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_because_the_worker_stops_is_no_error() {
+        let (mut supervisor, tasks, stop) =
+            (Supervisor::default(), TaskTracker::new(), CancellationToken::new());
+        let stopped = stop.clone();
+        supervisor.start("ends", &tasks, async move { stopped.cancelled().await });
+        stop.cancel();
+        assert!(served(std::future::pending(), &mut supervisor, &stop).await.is_ok());
+        assert!(served(std::future::ready(()), &mut supervisor, &stop).await.is_ok());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_that_stops_takes_its_grace_once_whatever_hangs() {

@@ -229,6 +229,6 @@ async fn a_receiver_that_ends_looks_at_its_last_pushes_first() {
     apps.register("graph", "atlas/citation", "main");
     assert_eq!(receiver.push("atlas/citation", "main").await.0, 202);
     receiver.shutdown.cancel();
-    receiver.served.await.unwrap();
+    receiver.served.await.unwrap().unwrap();
     assert_eq!((apps.count(), nats.wakes_of("graph").await), (1, 1));
 }

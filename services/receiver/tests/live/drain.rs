@@ -34,7 +34,7 @@ async fn a_delivery_at_work_is_answered_and_its_event_published_before_the_end()
     let stop = async {
         at_work(&bus).await;
         shutdown.cancel();
-        served.await.unwrap()
+        served.await.unwrap().unwrap()
     };
     let body = crate::support::push("atlas/citation", "main").to_string().into_bytes();
     let push = client
@@ -60,7 +60,7 @@ async fn idle_connections_do_not_hold_the_end_up() {
     let _idle = TcpStream::connect(receiver.address).await.unwrap();
     let started = Instant::now();
     receiver.shutdown.cancel();
-    assert_eq!(receiver.served.await.unwrap(), Drained::Completely);
+    assert_eq!(receiver.served.await.unwrap().unwrap(), Drained::Completely);
     assert!(started.elapsed() < Duration::from_secs(3));
     assert_eq!(nats.deliveries(1).await.len(), 1, "its event is told before the end");
 }
@@ -73,7 +73,7 @@ async fn what_does_not_finish_in_time_is_cut() {
     assert_eq!(receiver.push("atlas/citation", "main").await.0, 202);
     let started = Instant::now();
     receiver.shutdown.cancel();
-    assert_eq!(receiver.served.await.unwrap(), Drained::Partly);
+    assert_eq!(receiver.served.await.unwrap().unwrap(), Drained::Partly);
     assert!(started.elapsed() < Duration::from_secs(2));
 }
 
@@ -88,4 +88,15 @@ async fn a_client_that_hangs_up_does_not_cut_its_wakes_in_half() {
     }
     let woken = async || bus.woken.lock().unwrap().contains_key(&app("citation")).then_some(());
     wait_until("the wake", Duration::from_secs(5), woken).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_background_task_that_panics_ends_the_receiver_with_an_error_that_names_it() {
+    let (receiver, bus) = start(quick()).await;
+    bus.events_panic.store(true, Ordering::SeqCst);
+    assert_eq!(receiver.push("atlas/citation", "main").await.0, 202);
+    let ended = tokio::time::timeout(Duration::from_secs(10), receiver.served).await.unwrap().unwrap();
+    let told = ended.unwrap_err().to_string();
+    assert!(told.contains("publishes events") && told.contains("nobody expected"), "{told}");
+    assert!(TcpStream::connect(receiver.address).await.is_err(), "nothing listens any more");
 }

@@ -15,7 +15,7 @@ use fabrique_ports::bus::{Event, Events, WakeCause, Wakes};
 use fabrique_ports::delivery::Push;
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use fabrique_receiver::{
-    Dependencies, Drained, Followers, Receiver, ReceiverConfig, SubscriptionIndex, Subscriptions,
+    Dependencies, Drained, Followers, Receiver, ReceiverConfig, SubscriptionIndex, Subscriptions, TaskEnded,
 };
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
@@ -136,6 +136,8 @@ pub(crate) struct FaultyBus {
     pub(crate) slow: AtomicU64,
     /// Whether events are never acknowledged.
     pub(crate) events_stuck: AtomicBool,
+    /// Whether publishing an event panics, as a defect of the adapter would.
+    pub(crate) events_panic: AtomicBool,
     at_once: AtomicUsize,
     pub(crate) most_at_once: AtomicUsize,
 }
@@ -168,6 +170,7 @@ impl Events for FaultyBus {
         if self.events_stuck.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
+        assert!(!self.events_panic.load(Ordering::SeqCst), "an event that nobody expected");
         self.events.lock().unwrap().push(event.clone());
         Ok(())
     }
@@ -244,7 +247,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) client: Client,
     pub(crate) shutdown: CancellationToken,
-    pub(crate) served: JoinHandle<Drained>,
+    pub(crate) served: JoinHandle<Result<Drained, TaskEnded>>,
     pub(crate) connected: Arc<AtomicBool>,
 }
 
