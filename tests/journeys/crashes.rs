@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use fabrique_bed::wait_until;
+use fabrique_bed::{Buildkit, wait_until};
 use fabrique_stage::{AppOptions, Fabrique, Gate, Moment, SampleApp, Stage};
 
 use crate::LONG;
+use crate::scene::{DIFFERS, key_of};
 
 /// A line that every started build leaves in its worker's log.
 const BUILDING: &[&str] = &["phase=Building"];
@@ -242,6 +243,41 @@ async fn a_worker_frozen_for_a_whole_build_finds_that_another_did_it() {
     let next = scene.gate.open_until(scene.app.push("after")).await.unwrap();
     scene.gate.open_until(scene.stage.committed_once(&scene.app, &next)).await.unwrap();
     assert_eq!(scene.stage.image_commits("citation").await.unwrap().len(), 2);
+}
+
+/// Has the build daemon forget every step, once nothing is in use any more.
+async fn forgets_its_steps(daemon: &Buildkit) {
+    wait_until("the daemon's cache to be empty", LONG, || async {
+        daemon.buildctl().args(["prune", "--all"]).output().await.ok()?;
+        let left =
+            daemon.buildctl().args(["du", "--format", "{{range .}}{{.ID}}{{end}}"]).output().await.ok()?;
+        (left.status.success() && left.stdout.trim_ascii().is_empty()).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_frozen_between_the_solve_and_the_record_does_not_replace_what_another_recorded() {
+    let scene = Scene::set().await;
+    let revision = scene.app.push_steps(&format!("{}\n{DIFFERS}", scene.gate.steps())).await.unwrap();
+    scene.gate.reached().await.unwrap();
+    scene.worker.peer.pause().unwrap();
+    scene.gate.open();
+    scene.stage.image_stored("citation").await.unwrap();
+    forgets_its_steps(scene.stage.bed.buildkit(0)).await;
+    let second = scene.taken_over(&revision).await;
+    assert_eq!(second.logged(BUILDING), 1, "an image that nobody recorded is not trusted");
+    let deployed = scene.stage.composition("citation").await.unwrap().unwrap().digest;
+    assert_eq!(scene.stage.stored_manifests("citation"), 2, "the frozen worker has another image");
+
+    scene.worker.peer.resume().unwrap();
+    noticed(&scene.worker).await;
+    scene.worker.logs(1, &["looked in vain"]).await.unwrap();
+    let key = key_of(&scene.app, &revision);
+    assert_eq!(scene.stage.recorded_digest(key.as_str()).await.unwrap(), Some(deployed.clone()));
+    let kept = scene.stage.bed.registry().digest("citation", &key.keep_tag()).await.unwrap();
+    assert_eq!(kept, Some(deployed), "and it keeps its tag");
 }
 
 #[tokio::test(flavor = "multi_thread")]

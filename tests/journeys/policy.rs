@@ -1,11 +1,11 @@
 //! What is refused, and what a registration decides about a build.
 
-use fabrique_core::build::BuildInputs;
-use fabrique_core::id::{BuildKey, RelPath, Revision};
-use fabrique_gitops::{Rules, registration};
-use fabrique_stage::{AppOptions, SampleApp, Settings, Stage};
+use fabrique_bed::wait_until;
+use fabrique_core::id::Revision;
+use fabrique_stage::{AppOptions, Gate, SampleApp, Settings, Stage};
 
-use crate::scene::{Scene, person_rewrites, rewrite_in, running};
+use crate::LONG;
+use crate::scene::{DIFFERS, Scene, key_of, person_rewrites, rewrite_in, running};
 
 /// Mistakes in registrations: the app, what stands there instead of what, and what has to be said about it.
 const MISTAKES: [(&str, &str, &str, &str); 8] = [
@@ -134,12 +134,24 @@ async fn changed_build_arguments_build_the_same_revision_again() {
     assert_eq!(stage.builds("citation").await.unwrap().len(), 3);
 }
 
-fn key_of(app: &SampleApp, revision: &str) -> BuildKey {
-    let path: RelPath = format!("apps/{0}/app.yaml", app.options.name).parse().unwrap();
-    let text = app.registration().unwrap();
-    let rules = Rules { registries: vec![app.image.split('/').next().unwrap().to_owned()] };
-    let parsed = registration::parse(&path, &app.options.name, text.as_bytes(), &rules).unwrap();
-    BuildInputs::of(&parsed, &revision.parse().unwrap(), 0).key()
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_without_cache_that_waits_for_the_build_before_it_uses_no_cache() {
+    let stage = crate::stage().await;
+    // What is asked for during a build does not end it.
+    let _worker = stage.worker_with(&[("FABRIQUE_WORKER__MAX_SUPERSEDES", "0")]).await.unwrap();
+    let _receiver = stage.receiver().await.unwrap();
+    let (app, gate) = (SampleApp::create(&stage, AppOptions::named("citation")).await.unwrap(), Gate::new());
+    app.push_steps(&format!("{}\n{DIFFERS}", gate.steps())).await.unwrap();
+    gate.reached().await.unwrap();
+    stage.command(&["rebuild", "citation", "--no-cache"]).await.unwrap();
+    stage.decided("citation", "is finished before").await.unwrap();
+    gate.open();
+    let deployed = async || stage.composition("citation").await.ok().flatten();
+    let first = wait_until("the image of the build before", LONG, deployed).await.unwrap();
+    let another = async || deployed().await.filter(|composition| composition.digest != first.digest);
+    gate.open_until(wait_until("another image, as steps from the cache make none", LONG, another))
+        .await
+        .unwrap();
 }
 
 /// The tags that fabrique will set for a revision: for people, and for the build key.

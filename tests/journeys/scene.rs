@@ -1,6 +1,9 @@
 //! How most journeys begin: everything runs, and one app is deployed.
 
 use fabrique_bed::{GitRepo, wait_until};
+use fabrique_core::build::BuildInputs;
+use fabrique_core::id::{BuildKey, RelPath};
+use fabrique_gitops::{Rules, registration};
 use fabrique_stage::{AppOptions, Fabrique, SampleApp, Stage, StageBuilder};
 
 use crate::LONG;
@@ -78,6 +81,18 @@ impl Scene {
         let commits = self.stage.image_commits(self.name()).await.unwrap();
         commits.into_iter().map(|commit| commit.revision).collect()
     }
+}
+
+/// A step that makes another image each time it is not taken from the cache.
+pub(crate) const DIFFERS: &str = "RUN head -c 16 /dev/urandom > /different";
+
+/// The key of a revision's build, as its app is registered and nobody asked for another.
+pub(crate) fn key_of(app: &SampleApp, revision: &str) -> BuildKey {
+    let path: RelPath = format!("apps/{0}/app.yaml", app.options.name).parse().unwrap();
+    let text = app.registration().unwrap();
+    let rules = Rules { registries: vec![app.image.split('/').next().unwrap().to_owned()] };
+    let parsed = registration::parse(&path, &app.options.name, text.as_bytes(), &rules).unwrap();
+    BuildInputs::of(&parsed, &revision.parse().unwrap(), 0).key()
 }
 
 /// An app whose image depends on one file only, its Dockerfile aside.

@@ -13,16 +13,22 @@ use crate::layout::{self, Store};
 #[async_trait]
 impl Records for Bus {
     async fn record(&self, key: &BuildKey) -> PortResult<Option<ImageRecord>> {
-        let Some(entry) = self.entry(Store::Records, layout::record(key)).await? else { return Ok(None) };
-        let record: Option<ImageRecord> = entry.decode()?;
-        // A record under another key's name must never lead to that image.
-        Ok(record.filter(|record| record.key == *key))
+        Ok(self.record_at(key).await?.value)
     }
 
-    async fn put_record(&self, record: &ImageRecord) -> PortResult<()> {
+    async fn record_at(&self, key: &BuildKey) -> PortResult<Versioned<Option<ImageRecord>>> {
+        let Some(entry) = self.entry(Store::Records, layout::record(key)).await? else {
+            return Ok(Versioned::default());
+        };
+        let record: Option<ImageRecord> = entry.decode()?;
+        // A record under another key's name must never lead to that image.
+        let value = record.filter(|record| record.key == *key);
+        Ok(Versioned { value, revision: entry.revision })
+    }
+
+    async fn swap_record(&self, record: &ImageRecord, revision: u64) -> PortResult<Swap> {
         let value = kv::encode("an image record", record)?;
-        self.put(Store::Records, layout::record(&record.key), value).await?;
-        Ok(())
+        Ok(self.swap(Store::Records, layout::record(&record.key), value, revision).await?)
     }
 }
 

@@ -33,8 +33,10 @@ pub struct ImageRecord {
 pub trait Records: Send + Sync {
     /// The record of a key.
     async fn record(&self, key: &BuildKey) -> PortResult<Option<ImageRecord>>;
-    /// Writes a record; a newer one of the same key replaces it. Durable when it returns.
-    async fn put_record(&self, record: &ImageRecord) -> PortResult<()>;
+    /// The same with the revision to replace it at, which a value that is no record of this key has as well.
+    async fn record_at(&self, key: &BuildKey) -> PortResult<Versioned<Option<ImageRecord>>>;
+    /// Writes a record if its key is still at `revision`; zero where there was none. Durable when it returns.
+    async fn swap_record(&self, record: &ImageRecord, revision: u64) -> PortResult<Swap>;
 }
 
 /// A memory and the revision it was read at.

@@ -1,21 +1,17 @@
 //! One attempt at a build, from its place to its recorded digest.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
 use fabrique_core::app::App;
 use fabrique_core::build::BuildInputs;
 use fabrique_core::decision::{Action, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
-use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, ImageRepository, InvalidId, Revision};
-use fabrique_core::memory::{Built, Memory, Running};
+use fabrique_core::id::{BuildId, BuildKey, Channel, Digest, InvalidId, Revision};
+use fabrique_core::memory::{Memory, Running};
 use fabrique_core::policy::Attempt;
 use fabrique_core::work::Generation;
 use fabrique_observer::Ahead;
-use fabrique_ports::builder::{
-    BuildFailure, BuildOutcome, BuildRequest, Condition, Need, Placed, PlacementLease,
-};
+use fabrique_ports::builder::{BuildFailure, BuildOutcome, BuildRequest, Condition, Need, Placed};
 use fabrique_ports::records::{BuildEntry, BuildPhase, ImageRecord};
 use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
@@ -24,9 +20,12 @@ use crate::committer::{Landed, Refused};
 use crate::failing::{self, explain, from_port, infrastructure, remembered};
 use crate::logging::BuildLog;
 use crate::pending::Pending;
+use crate::place::Place;
+use crate::recording::{self, Done, Recorded};
 use crate::session::{Context, Session};
 use crate::status;
 use crate::statuses::{self, open_status};
+use crate::tagging;
 use crate::writeback::Image;
 
 /// How an attempt ended.
@@ -195,14 +194,14 @@ impl Build {
             Some(Placed::Full(why)) => {
                 return Ok(BuildOutcome::Failed(BuildFailure::new(FailureKind::Unplaced, why)));
             }
-            Some(Placed::Lease(lease)) => lease,
+            Some(Placed::Lease(lease)) => Place::new(Arc::clone(&ports.placement), lease),
         };
         self.entry.daemon = Some(lease.daemon.to_string());
         self.enter(session, BuildPhase::Preparing);
         let request = match epoch {
             Ok(epoch) => self.request(app, epoch, session.memory.get().await.cache),
             Err(error) => {
-                ports.placement.release(lease, Condition::Clean).await;
+                lease.give_back(Condition::Clean).await;
                 return Err(error);
             }
         };
@@ -223,7 +222,7 @@ impl Build {
         &mut self,
         session: &Session,
         request: &BuildRequest,
-        lease: PlacementLease,
+        lease: Place,
         cancel: CancellationToken,
     ) -> PortResult<BuildOutcome> {
         let context = &session.context;
@@ -256,7 +255,7 @@ impl Build {
             }
             Err(error) => (Err(error), Condition::Doubt),
         };
-        context.ports.placement.release(lease, condition).await;
+        lease.give_back(condition).await;
         outcome
     }
 
@@ -287,17 +286,28 @@ impl Build {
             at: context.ambient.now(),
         };
         let earlier = session.memory.get().await.failure.filter(|failure| failure.key == record.key);
-        let recorded = checked_and_recorded(session, &record, self.cache.take());
+        let finished = Done { record: &record, inputs: &self.inputs, cache: self.cache.take() };
+        let recorded = recording::checked_and_recorded(session, finished);
         // What the guard at the commit wants to know next is asked meanwhile.
         let (recorded, head) = tokio::join!(recorded, tip_ahead(context, app));
-        if let Err(failure) = recorded? {
-            return self.failed(session, failure, earlier).await;
+        match recorded? {
+            Recorded::Now => {}
+            Recorded::Another(digest) => return self.came_second(session, &digest).await,
+            Recorded::Failed(failure) => return self.failed(session, failure, earlier).await,
         }
-        let ImageRecord { key, build, revision, image: repository, digest, .. } = record;
+        let ImageRecord { key, build, revision, digest, .. } = record;
         let image = Image { revision, key, build, digest };
-        tokio::spawn(tag(Arc::clone(context), repository, image.clone()));
+        tokio::spawn(tagging::tag(Arc::clone(context), app.clone(), image.clone()));
         self.enter(session, BuildPhase::Pushed { digest: image.digest.clone() });
         Ok(Ended::Image(image, Box::new(Finished { entry: self.entry, head, earlier })))
+    }
+
+    /// Another image is recorded for the same build, and there: the next look commits that one.
+    async fn came_second(mut self, session: &Session, recorded: &Digest) -> PortResult<Ended> {
+        tracing::info!(build = %self.entry.build, %recorded, "another attempt was recorded first");
+        session.memory.update(|memory| memory.running = None).await?;
+        self.enter(session, BuildPhase::Superseded { by: None });
+        Ok(Ended::Stopped)
     }
 
     /// `earlier` is how the attempt before failed, where recording this one has hidden that.
@@ -382,68 +392,6 @@ async fn place(context: &Context, app: &App, cancel: &CancellationToken) -> Port
         placed = context.ports.placement.acquire(&need) => placed.map(Some),
         () = cancel.cancelled() => Ok(None),
     }
-}
-
-/// Records what the daemon says it pushed, if the registry has it. Where the registry cannot be asked it is recorded all the
-/// same, and the attempt has failed: whoever looks next adopts it once the registry answers for it, and builds nothing.
-async fn checked_and_recorded(
-    session: &Session,
-    record: &ImageRecord,
-    cache: Option<Digest>,
-) -> PortResult<Result<(), BuildFailure>> {
-    let ports = &session.context.ports;
-    let answers = || ports.registry.has(&record.image, &record.digest);
-    match answers.retry(patient()).when(PortError::transient).await {
-        Ok(true) => {}
-        Ok(false) => {
-            let message = format!("the daemon pushed {}, and the registry does not have it", record.digest);
-            return Ok(Err(infrastructure(message)));
-        }
-        Err(error) => {
-            recorded(session, record, cache).await?;
-            let mut failure = from_port(&error);
-            failure.message =
-                format!("{} is recorded, and not answered for: {}", record.digest, failure.message);
-            return Ok(Err(failure));
-        }
-    }
-    recorded(session, record, cache).await.map(Ok)
-}
-
-/// Records an image, for as long as the app is this worker's: a bus that is away for a while costs no build.
-async fn recorded(session: &Session, record: &ImageRecord, cache: Option<Digest>) -> PortResult<()> {
-    let put = || session.context.ports.records.put_record(record);
-    let not_yet = |error: &PortError, _: Duration| {
-        tracing::warn!(build = %record.build, digest = %record.digest, %error, "the image is not recorded yet");
-    };
-    tokio::select! {
-        put = put.retry(stubborn()).when(PortError::transient).notify(not_yet) => put?,
-        () = session.lease.lost().cancelled() => {
-            let message = format!("the app was lost before {} could be recorded", record.digest);
-            return Err(PortError::new(Peer::Bus, Fault::Transient, message));
-        }
-    }
-    let built = Built {
-        build: record.build.clone(),
-        key: record.key.clone(),
-        revision: record.revision.clone(),
-        digest: record.digest.clone(),
-    };
-    session.memory.update(move |memory| note_built(memory, &built, cache.as_ref())).await.map(drop)
-}
-
-/// What the memory learns of an image that is recorded.
-fn note_built(memory: &mut Memory, built: &Built, cache: Option<&Digest>) {
-    if let Some(running) = memory.running.as_mut().filter(|r| r.build == built.build) {
-        running.pushed = true;
-    }
-    memory.built = Some(built.clone());
-    if cache.is_some() {
-        memory.cache = cache.cloned();
-    }
-    memory.supersedes = 0;
-    memory.failure = None;
-    memory.no_cache = false;
 }
 
 async fn tip_ahead(context: &Context, app: &App) -> Option<Ahead> {
@@ -533,36 +481,6 @@ fn without_registration(is_wrong: bool, memory: &Memory) -> Action {
         return Action::Continue;
     }
     Action::Stop { superseded_by: None }
-}
-
-/// Sets the tag that keeps the image from garbage collection, and the readable one. The first is worth some attempts,
-/// and where they all fail the reconciler's; the other is for people only.
-pub(crate) async fn tag(context: Arc<Context>, repository: ImageRepository, image: Image) {
-    for (tag, otherwise) in [
-        (image.key.keep_tag(), "the reconciler will set it"),
-        (image.revision.short().to_owned(), "the image is known by its digest only"),
-    ] {
-        let set = || context.ports.registry.tag(&repository, &image.digest, &tag);
-        if let Err(error) = set.retry(patient()).when(PortError::transient).await {
-            tracing::warn!(image = %repository, tag, %error, "the tag was not set; {otherwise}");
-        }
-    }
-}
-
-/// Recording it is worth more: five to ten minutes of waiting, since the jitter comes on top of the longest delay, besides
-/// what each attempt takes until it is given up. The build keeps its slot meanwhile. It ends before where the app is lost.
-fn stubborn() -> ExponentialBuilder {
-    let longest = Duration::from_secs(2);
-    ExponentialBuilder::default()
-        .with_jitter()
-        .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(longest)
-        .with_max_times(150)
-}
-
-/// An image that is pushed is worth a few attempts at asking for it and at tagging it.
-fn patient() -> ExponentialBuilder {
-    ExponentialBuilder::default().with_jitter().with_min_delay(Duration::from_millis(100)).with_max_times(5)
 }
 
 fn bad_id(error: &InvalidId) -> PortError {

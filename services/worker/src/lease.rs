@@ -216,63 +216,14 @@ async fn standing(board: &dyn Board, app: &AppName, ours: &WorkRecord) -> PortRe
 
 #[cfg(test)]
 mod tests {
-    use std::sync::PoisonError;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::Ordering;
 
-    use async_trait::async_trait;
     use fabrique_core::id::Digest;
-    use fabrique_ports::bus::BoardChange;
-    use fabrique_ports::{Fault, Peer, PortError};
-    use futures::stream::BoxStream;
 
     use super::*;
+    use crate::testing::OneRecord;
 
     const LEASE: Duration = Duration::from_secs(30);
-
-    /// A store of one record, whose reads fail while it is `unread`.
-    #[derive(Default)]
-    struct OneRecord {
-        record: std::sync::Mutex<(WorkRecord, u64)>,
-        unread: AtomicBool,
-    }
-
-    impl OneRecord {
-        fn record(&self) -> std::sync::MutexGuard<'_, (WorkRecord, u64)> {
-            self.record.lock().unwrap_or_else(PoisonError::into_inner)
-        }
-
-        fn swap(&self, record: &WorkRecord, revision: u64) -> Swap {
-            let mut stored = self.record();
-            if stored.1 != revision {
-                return Swap::Lost;
-            }
-            *stored = (record.clone(), revision + 1);
-            Swap::Done(revision + 1)
-        }
-    }
-
-    #[async_trait]
-    impl Board for OneRecord {
-        async fn watch_board(&self) -> PortResult<BoxStream<'static, BoardChange>> {
-            Err(PortError::new(Peer::Bus, Fault::Unexpected, "nobody watches it"))
-        }
-
-        async fn swap_work(&self, _: &AppName, record: &WorkRecord, revision: u64) -> PortResult<Swap> {
-            Ok(self.swap(record, revision))
-        }
-
-        async fn work_of(&self, _: &AppName) -> PortResult<(Generation, WorkRecord, u64)> {
-            if self.unread.load(Ordering::SeqCst) {
-                return Err(PortError::new(Peer::Bus, Fault::Transient, "no answer"));
-            }
-            let (record, revision) = self.record().clone();
-            Ok((Generation(1), record, revision))
-        }
-
-        async fn all_work(&self) -> PortResult<Vec<(AppName, Generation, WorkRecord, u64)>> {
-            Ok(vec![])
-        }
-    }
 
     async fn claimed(board: &Arc<OneRecord>) -> Lease {
         let item = WorkItem {

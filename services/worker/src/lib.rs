@@ -27,6 +27,8 @@ mod memory;
 mod migrations;
 mod outcome;
 mod pending;
+mod place;
+mod recording;
 mod run;
 mod session;
 mod settle;
@@ -34,6 +36,7 @@ mod slots;
 mod status;
 mod statuses;
 mod supervisor;
+mod tagging;
 #[cfg(test)]
 mod testing;
 mod unregistered;

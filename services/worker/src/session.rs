@@ -31,6 +31,7 @@ use crate::memory::AppMemory;
 use crate::pending::Pending;
 use crate::settle::settle;
 use crate::slots::{Slot, Slots};
+use crate::tagging;
 use crate::unregistered::seen_wrong;
 use crate::writeback::Image;
 
@@ -406,7 +407,7 @@ impl Session {
                     return Ok(());
                 } else {
                     // Adopted: the worker that built it may have died before it could tag it.
-                    tokio::spawn(building::tag(Arc::clone(&self.context), app.image.clone(), image.clone()));
+                    tokio::spawn(tagging::tag(Arc::clone(&self.context), app.clone(), image.clone()));
                 }
                 let finished = finished.map(|finished| finished.entry);
                 building::close(&self.context, &image, finished, (&commits, &refused), self.trace.clone())

@@ -81,6 +81,16 @@ impl Stage {
         last(&self.bus().await?, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await
     }
 
+    /// The digest that is recorded for a build key; nothing when none is.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn recorded_digest(&self, key: &str) -> Result<Option<String>> {
+        let subject = format!("$KV.FABRIQUE_RECORDS.{key}");
+        let record = newest(&self.bus().await?, "KV_FABRIQUE_RECORDS", &subject).await?;
+        Ok(record.and_then(|record| record["digest"].as_str().map(str::to_owned)))
+    }
+
     /// The builds of an app, oldest first.
     ///
     /// # Errors

@@ -42,15 +42,26 @@ async fn an_image_record_is_read_back_by_its_own_key_only() {
         at: Timestamp(5),
     };
     assert_eq!(worker.record(&key('b')).await.unwrap(), None);
-    worker.put_record(&record).await.unwrap();
+    assert_eq!(worker.record_at(&key('b')).await.unwrap(), Versioned::default());
+    let Swap::Done(first) = worker.swap_record(&record, 0).await.unwrap() else { panic!("lost") };
     assert_eq!(worker.record(&key('b')).await.unwrap(), Some(record.clone()));
-    let newer = ImageRecord { at: Timestamp(6), ..record };
-    worker.put_record(&newer).await.unwrap();
+    let newer = ImageRecord { at: Timestamp(6), ..record.clone() };
+    assert_eq!(worker.swap_record(&newer, 0).await.unwrap(), Swap::Lost, "there is one already");
+    let known = worker.record_at(&key('b')).await.unwrap();
+    assert_eq!(known, Versioned { value: Some(record), revision: first });
+    assert!(matches!(worker.swap_record(&newer, first).await.unwrap(), Swap::Done(_)));
+    assert_eq!(worker.swap_record(&newer, first).await.unwrap(), Swap::Lost);
     assert_eq!(worker.record(&key('b')).await.unwrap(), Some(newer.clone()));
     // The same JSON under another key.
     let kv = raw(bed).await.get_key_value("FABRIQUE_RECORDS").await.unwrap();
     kv.put(key('c').as_str(), kv.get(key('b').as_str()).await.unwrap().unwrap()).await.unwrap();
     assert_eq!(worker.record(&key('c')).await.unwrap(), None);
+    // It can be replaced all the same.
+    let known = worker.record_at(&key('c')).await.unwrap();
+    assert_eq!(known.value, None);
+    let own = ImageRecord { key: key('c'), ..newer };
+    assert!(matches!(worker.swap_record(&own, known.revision).await.unwrap(), Swap::Done(_)));
+    assert_eq!(worker.record(&key('c')).await.unwrap(), Some(own));
 }
 
 #[tokio::test]

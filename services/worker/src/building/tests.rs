@@ -1,3 +1,4 @@
+use fabrique_core::memory::Built;
 use fabrique_core::policy::Policy;
 use fabrique_core::time::Timestamp;
 
@@ -27,22 +28,6 @@ fn attempt(kind: FailureKind) -> Attempt {
     let Built { build, key, revision, .. } = built();
     let message = "the registry did not answer".to_owned();
     Attempt { key, revision, build: Some(build), kind, message, log_tail: Vec::new() }
-}
-
-#[test]
-fn attempts_whose_image_nobody_answers_for_count_on_until_they_are_given_up() {
-    let policy = Policy { max_attempts: 3, ..Policy::default() };
-    let mut memory = under_way(None);
-    for attempts in 1..=3 {
-        let earlier = memory.failure.clone();
-        note_built(&mut memory, &built(), None);
-        assert_eq!(memory.failure, None, "it is built");
-        failing::note(&mut memory, earlier.as_ref(), |before| {
-            policy.failure(before, attempt(FailureKind::Infrastructure), Timestamp(0), 0.5)
-        });
-        let failure = memory.failure.as_ref().unwrap();
-        assert_eq!((failure.attempts, failure.dead), (attempts, attempts == 3));
-    }
 }
 
 #[test]
