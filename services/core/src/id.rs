@@ -231,6 +231,12 @@ impl BuildKey {
         format!("key-{}", &self.0[..40])
     }
 
+    /// The tag that keeps a further image of this key, while [`keep_tag`](Self::keep_tag) keeps one that is still needed.
+    #[must_use]
+    pub fn keep_tag_beside(&self, digest: &Digest) -> String {
+        format!("{}-{}", self.keep_tag(), digest.short())
+    }
+
     pub(crate) fn from_hash(hex: String) -> Self {
         Self(hex)
     }

@@ -1,7 +1,5 @@
 //! The images that must not be lost: which they are, and what the registry says of them.
 
-use std::collections::BTreeSet;
-
 use fabrique_core::app::App;
 use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{BuildKey, Channel, Digest, EnvironmentName, ImageRepository, Revision};
@@ -18,10 +16,17 @@ pub(crate) struct Image {
     pub(crate) repository: ImageRepository,
     pub(crate) digest: Digest,
     pub(crate) revision: Revision,
-    /// The key it was built under, where the memory tells.
+    /// The key it was built under, where that is known.
     pub(crate) key: Option<BuildKey>,
     /// The environments whose composition shows it; none for one that is only recorded.
     pub(crate) shown_in: Vec<EnvironmentName>,
+}
+
+impl Image {
+    /// Whether this is the image that the tag of `key` keeps, being on `kept`. Where its own key is not known it may be.
+    fn is_kept_by(&self, key: &BuildKey, kept: &Digest) -> bool {
+        self.digest == *kept && self.key.as_ref().is_none_or(|own| own == key)
+    }
 }
 
 /// What was found about an image.
@@ -33,8 +38,7 @@ pub(crate) enum Finding {
     Lost { image: Image },
 }
 
-/// The images of `app` that its compositions show, then the last one recorded. Deployed ones come first, so
-/// that a tag that two digests of one key could claim goes to the one in production.
+/// The images of `app` that its compositions show, then the last one recorded.
 pub(crate) fn referred_to(app: &App, apps: &Apps, memory: &Memory) -> Vec<Image> {
     let mut images: Vec<Image> = Vec::new();
     for environment in &app.environments {
@@ -87,12 +91,12 @@ pub(crate) async fn look_after(
     registry: &dyn Registry,
     turn: usize,
 ) -> PortResult<Vec<Finding>> {
-    let mut images = with_tags(app, apps, memory, records).await?;
+    let mut images = with_keys(app, apps, memory, records).await?;
     let first = turn.checked_rem(images.len()).unwrap_or_default();
     images.rotate_left(first);
     let mut findings = Vec::new();
-    for (number, (image, tag)) in images.into_iter().enumerate() {
-        match check(image, tag, registry).await? {
+    for (number, image) in images.iter().enumerate() {
+        match check(image, &images, registry).await? {
             Some(finding) => findings.push(finding),
             None if number == 0 => break,
             None => {}
@@ -101,40 +105,41 @@ pub(crate) async fn look_after(
     Ok(findings)
 }
 
-/// The images, each with the tag that keeps it, where a key is known and no image before it has that tag.
-async fn with_tags(
-    app: &App,
-    apps: &Apps,
-    memory: &Memory,
-    records: &dyn Records,
-) -> PortResult<Vec<(Image, Option<String>)>> {
-    let mut claimed = BTreeSet::new();
-    let mut images = Vec::new();
-    for image in referred_to(app, apps, memory) {
-        let key = match &image.key {
-            Some(key) => Some(key.clone()),
-            None => recorded_key(app, &image, memory, records).await?,
-        };
-        let tag = key.map(|key| key.keep_tag()).filter(|tag| claimed.insert(tag.clone()));
-        images.push((image, tag));
+/// The images, each with the key it was built under as far as that is known.
+async fn with_keys(app: &App, apps: &Apps, memory: &Memory, records: &dyn Records) -> PortResult<Vec<Image>> {
+    let mut images = referred_to(app, apps, memory);
+    for image in &mut images {
+        if image.key.is_none() {
+            image.key = recorded_key(app, image, memory, records).await?;
+        }
     }
     Ok(images)
 }
 
-/// Asks for an image, by its tag where it has one, and sets that again where it is missing.
-async fn check(image: Image, tag: Option<String>, registry: &dyn Registry) -> PortResult<Option<Finding>> {
-    let Image { repository, digest, .. } = &image;
-    if let Some(tag) = &tag
-        && registry.resolve(repository, tag).await?.as_ref() == Some(digest)
-    {
-        return Ok(None);
-    }
+/// Asks for an image, by its tag where it has one, and sets that again where it is missing. A tag that keeps another one of
+/// `all` stays there: two images of one key have a tag each.
+async fn check(image: &Image, all: &[Image], registry: &dyn Registry) -> PortResult<Option<Finding>> {
+    let Image { repository, digest, .. } = image;
+    let tag = match &image.key {
+        None => None,
+        Some(key) => match registry.resolve(repository, &key.keep_tag()).await? {
+            Some(kept) if kept == *digest => return Ok(None),
+            Some(kept) if all.iter().any(|other| other.is_kept_by(key, &kept)) => {
+                let beside = key.keep_tag_beside(digest);
+                if registry.resolve(repository, &beside).await?.as_ref() == Some(digest) {
+                    return Ok(None);
+                }
+                Some(beside)
+            }
+            Some(_) | None => Some(key.keep_tag()),
+        },
+    };
     if !registry.has(repository, digest).await? {
-        return Ok((!image.shown_in.is_empty()).then_some(Finding::Lost { image }));
+        return Ok((!image.shown_in.is_empty()).then(|| Finding::Lost { image: image.clone() }));
     }
     let Some(tag) = tag else { return Ok(None) };
     registry.tag(repository, digest, &tag).await?;
-    Ok(Some(Finding::Restored { tag, digest: image.digest }))
+    Ok(Some(Finding::Restored { tag, digest: digest.clone() }))
 }
 
 /// The key under the present registration, if the record of it names this very digest.

@@ -103,3 +103,32 @@ async fn an_app_of_three_images_costs_two_requests_and_each_image_has_its_turn()
         assert_eq!(restored, [(tag.as_str(), digest)]);
     }
 }
+
+/// The bus lost its records: what `prod` shows was built again for `staging`, under the same key.
+#[tokio::test]
+async fn two_images_of_one_key_have_a_tag_each_and_keep_it() {
+    let cluster = Cluster::start().await;
+    let [prod, staging, built] = app_of_three(&cluster).await;
+    let memory = cluster.admin.memory(&name("a")).await.unwrap();
+    let mut one_key = memory.value;
+    for environment in one_key.environments.values_mut() {
+        environment.image.committed.as_mut().unwrap().key = Some(key("ab"));
+    }
+    let swap = cluster.admin.swap_memory(&name("a"), &one_key, memory.revision).await.unwrap();
+    assert!(matches!(swap, Swap::Done(_)));
+    let image = ImageRepository::parse(&format!("{}/a", cluster.bed.registry().host())).unwrap();
+    let (of_key, beside) = (key("ab").keep_tag(), key("ab").keep_tag_beside(&prod));
+    // As a worker leaves it that built for `staging`.
+    registry(&cluster.bed).tag(&image, &staging, &of_key).await.unwrap();
+
+    let mut restored = Vec::new();
+    for _ in 0..6 {
+        restored.extend(cluster.sweep(Depth::Full).await.0.restored);
+    }
+    let mut restored: Vec<_> = restored.into_iter().map(|it| (it.tag, it.digest)).collect();
+    restored.sort();
+    assert_eq!(restored, [(beside.clone(), prod.clone()), (key("ef").keep_tag(), built)]);
+    for (tag, digest) in [(of_key, staging), (beside, prod)] {
+        assert_eq!(registry(&cluster.bed).resolve(&image, &tag).await.unwrap(), Some(digest));
+    }
+}
