@@ -134,10 +134,12 @@ impl BoardView {
         self.changes.subscribe()
     }
 
-    /// Waits until more than `noted` is wanted of `app`.
+    /// Waits until something else than `noted` is wanted of `app`: something newer, whose generation is smaller where the
+    /// stream of wakes was made anew. While the board is read again nothing is known to be.
     pub(crate) async fn newer_than(&self, app: &AppName, noted: Generation) {
         let mut changes = self.changes();
-        while self.wanted(app).generation <= noted {
+        let nothing = Generation::default();
+        while [noted, nothing].contains(&self.wanted(app).generation) {
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -162,6 +164,33 @@ mod tests {
         if let Some(seen) = view.lock().get_mut(&app) {
             seen.since = Instant::now().checked_sub(ago).unwrap();
         }
+    }
+
+    fn wake(view: &BoardView, app: &AppName, generation: u64) {
+        let (app, generation) = (app.clone(), Generation(generation));
+        view.apply(BoardChange::Wanted { app, generation, cause: None });
+    }
+
+    #[tokio::test]
+    async fn a_wake_is_newer_than_what_was_noted_of_a_stream_that_is_gone() {
+        let (view, app) = (BoardView::new(), AppName::parse("citation").unwrap());
+        wake(&view, &app, 50);
+        let newer = view.newer_than(&app, Generation(50));
+        tokio::pin!(newer);
+        for change in [None, Some(BoardChange::Restarted)] {
+            if let Some(change) = change {
+                view.apply(change);
+            }
+            assert!(futures::poll!(newer.as_mut()).is_pending());
+        }
+        wake(&view, &app, 1);
+        assert!(futures::poll!(newer.as_mut()).is_ready());
+        // The same stream, read again after a lost connection.
+        view.apply(BoardChange::Restarted);
+        wake(&view, &app, 1);
+        let newer = view.newer_than(&app, Generation(1));
+        tokio::pin!(newer);
+        assert!(futures::poll!(newer.as_mut()).is_pending());
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Slots {
     /// Whether it would be in vain to look at `app` now: it was seen up to the wake `wanted`, wants a build, and no
     /// slot is free.
     pub(crate) fn has_to_wait(&self, app: &AppName, wanted: Generation) -> bool {
-        self.free() == 0 && self.waiting().get(app).is_some_and(|it| wanted <= it.seen)
+        self.free() == 0 && self.waiting().get(app).is_some_and(|it| wanted == it.seen)
     }
 
     /// Whether another worker holds the app now.
