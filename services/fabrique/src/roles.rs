@@ -176,10 +176,7 @@ fn ports(adapters: &Adapters, bus: &Bus, builders: &Builders) -> Ports {
 
 fn worker_config(adapters: &Adapters) -> WorkerConfig {
     let section = &adapters.config.worker;
-    let name = section.name.clone().unwrap_or_else(|| {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        format!("{}-{}-{}", host.trim(), std::process::id(), crate::ambient::ulid())
-    });
+    let name = holder(section.name.as_deref());
     let bounds = Bounds {
         lease: section.lease.get(),
         looks: section.looks.into(),
@@ -197,6 +194,16 @@ fn worker_config(adapters: &Adapters) -> WorkerConfig {
     WorkerConfig { name, apps_repo, link, render, bounds }
 }
 
+/// Who holds what this worker claims: never the same twice, since workers of one configuration, or one that was started
+/// again, would take each other's claims for their own.
+fn holder(name: Option<&str>) -> String {
+    let process = || {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}-{}", host.trim(), std::process::id())
+    };
+    format!("{}-{}", name.map_or_else(process, str::to_owned), crate::ambient::ulid())
+}
+
 async fn listen(key: &str, address: &str) -> anyhow::Result<TcpListener> {
     // The configuration was checked.
     let parsed: SocketAddr = address
@@ -206,4 +213,18 @@ async fn listen(key: &str, address: &str) -> anyhow::Result<TcpListener> {
     let listener = listener.with_context(|| format!("{key}: cannot listen on {address}; is it in use?"))?;
     tracing::info!(%address, "listening");
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_workers_of_one_configuration_hold_under_names_of_their_own() {
+        for name in [None, Some("builder")] {
+            let [one, other] = [holder(name), holder(name)];
+            assert_ne!(one, other);
+            assert!(one.starts_with(name.unwrap_or_default()), "{one}");
+        }
+    }
 }

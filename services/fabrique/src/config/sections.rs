@@ -352,7 +352,7 @@ impl Default for ReceiverSection {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WorkerSection {
-    /// The name in work records; host name and process id when absent.
+    /// The name in work records, with an id of the process after it; host name and process id when absent.
     pub(crate) name: Option<String>,
     /// Metrics and health of a worker that runs alone; off when absent.
     pub(crate) listen: Option<String>,
