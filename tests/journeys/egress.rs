@@ -1,6 +1,6 @@
-//! What builds fetched, as people are told it.
+//! What builds fetched, as people are told it, and which way fabrique itself goes.
 
-use fabrique_stage::AppOptions;
+use fabrique_stage::{AppOptions, SampleApp};
 use serde_json::Value;
 
 use crate::scene::Scene;
@@ -45,4 +45,17 @@ async fn builds_egress_says_what_was_fetched_from_where_and_with_what_answer() {
     }
     assert!(!table.contains("hidden"), "{table}");
     assert!(remarks.contains("requests of RUN steps are seen only on daemons"), "{remarks}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_in_the_environment_is_asked_for_none_of_the_peers() {
+    let stage = crate::stage().await;
+    // Nothing answers there.
+    let proxy = format!("http://127.0.0.1:{}", fabrique_bed::free_port().unwrap());
+    let names = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
+    let _fabrique = stage.all_with(&names.map(|name| (name, proxy.as_str()))).await.unwrap();
+    let app = SampleApp::create(&stage, AppOptions::named("citation")).await.unwrap();
+    let revision = app.push("first").await.unwrap();
+    stage.committed_once(&app, &revision).await.unwrap();
+    stage.status_becomes(&app, &revision, "success").await.unwrap();
 }

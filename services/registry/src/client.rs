@@ -49,6 +49,8 @@ impl Registries {
             .connect_timeout(config.timeouts.connect)
             .timeout(config.timeouts.request)
             .redirect(redirect::Policy::none())
+            // As for git and the forge: credentials and digests go straight to the configured address.
+            .no_proxy()
             .user_agent(concat!("fabrique/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(RegistryError::Client)?;
