@@ -65,8 +65,8 @@ pub fn reconsider(settings: &Settings, nodes: Option<&[Node]>, current: Isolatio
 }
 
 fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn takes_builders(settings: &Settings, node: &Node) -> bool {
