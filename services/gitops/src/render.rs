@@ -128,7 +128,6 @@ pub fn render(
     let ground = Ground::of(tree, (registrations, Standing::of(tree)), needs, settings);
     let mut out = Rendering::default();
     ground.circles(&mut out.findings);
-    out.findings.extend(stands::foreign(tree, settings));
     let mut there = ground.standing.present();
     for app in ground.in_order() {
         for environment in &app.environments {
@@ -137,6 +136,8 @@ pub fn render(
     }
     provided::put(&ground, None, &mut out);
     root::put(&ground, &mut out);
+    let foreign = stands::foreign(tree, &ground.standing, &out.files, settings);
+    out.findings.extend(foreign);
     out.stale = ground.standing.stale(tree, registrations);
     out.withheld.sort();
     out.findings.sort();

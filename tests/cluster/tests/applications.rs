@@ -52,6 +52,7 @@ async fn an_app_is_deployed_after_the_one_that_it_needs_by_the_health_of_applica
     scene.nothing_is_created_too_early().await;
     let alone = applications_health().await;
     scene.without_their_health_both_come_at_once().await;
+    scene.what_people_lay_beside_them_takes_none_away().await;
     scene.what_is_removed_takes_its_resources_along_and_leaves_what_is_to_stay().await;
     scene.with_it_the_other_one_comes_first(alone).await;
     scene.end().await;
@@ -167,10 +168,39 @@ impl Scene {
         self.runs(&self.top).await;
     }
 
+    /// A kustomization that does not name an app, and Helm's file: for Argo CD they make a build of a folder.
+    async fn what_people_lay_beside_them_takes_none_away(&self) {
+        let kustomization = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "resources": [format!("{}.yaml", self.base.application())],
+        });
+        let beside = ["applications/kustomization.yaml", "applications/Chart.yaml"];
+        self.apps.write(beside[0], kustomization.to_string()).await.unwrap();
+        self.apps.write(beside[1], "apiVersion: v2\nname: apps\nversion: 0.1.0\n").await.unwrap();
+        let (code, told) = self.render(&[]).await;
+        assert!(code == 1 && beside.iter().all(|file| told.contains(&format!("{file}: "))), "{told}");
+        self.push("Lay a build beside the Applications").await;
+        let head = self.apps.head().await.unwrap();
+        let synced = async || {
+            self.refresh(&self.root).await;
+            let status = self.application(&self.root).await?["status"].clone();
+            let is_done = status["sync"]["revision"] == head.as_str() && status["sync"]["status"] == "Synced";
+            is_done.then_some(status)
+        };
+        let status = self.waits("the root to be Synced", synced).await;
+        assert_eq!(status["sourceType"], "Directory");
+        for app in [&self.base, &self.top] {
+            let application = self.application(&app.application()).await.unwrap();
+            assert!(application["metadata"]["deletionTimestamp"].is_null(), "{application:#}");
+        }
+        self.apps.git(&["revert", "--no-edit", "HEAD"]).await.unwrap();
+        self.push("Take it away").await;
+    }
+
     async fn what_is_removed_takes_its_resources_along_and_leaves_what_is_to_stay(&self) {
         let top = &self.top;
         self.apps.git(&["rm", "-r", "--quiet", &format!("apps/{}", top.name)]).await.unwrap();
-        let (code, told) = self.render(&["--remove"]).await;
+        let (code, told) = self.render(&["--remove", "--yes"]).await;
         assert_eq!(code, 0, "{told}");
         assert!(told.contains("removes everything that it deployed"), "{told}");
         self.push("Remove an app").await;

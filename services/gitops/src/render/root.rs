@@ -7,7 +7,7 @@ use fabrique_yaml::{Finding, flow_text};
 
 use super::application::{SYNC_POLICY, apps_url};
 use super::settings::{IN_CLUSTER, Settings};
-use super::{Ground, MARK, Reason, Rendering, Withheld, provided};
+use super::{Ground, MARK, Reason, Rendering, Withheld, provided, stands};
 use crate::layout;
 use crate::registration::SourceForm;
 
@@ -107,7 +107,7 @@ fn provided_project(ground: &Ground<'_>, out: &mut Rendering) -> Option<String> 
         let servers = settings.destinations.iter().map(|place| place.server.as_str());
         places.extend(servers.map(|server| (server, namespace.as_str())));
     }
-    let mut text = project(ground, &provided_project_name(ground), "What the cluster provides to apps");
+    let mut text = project(ground, &provided_project_name(settings), "What the cluster provides to apps");
     let _ = write!(
         text,
         "    - {}\n{}  clusterResourceWhitelist: []\n  namespaceResourceWhitelist:\n    \
@@ -121,8 +121,8 @@ fn provided_project(ground: &Ground<'_>, out: &mut Rendering) -> Option<String> 
 }
 
 /// The project of what the cluster provides.
-pub(super) fn provided_project_name(ground: &Ground<'_>) -> String {
-    format!("{}-provided", ground.settings.project)
+pub(super) fn provided_project_name(settings: &Settings) -> String {
+    format!("{}-provided", settings.project)
 }
 
 /// `cluster/apps`, and the repositories of the apps whose Application reads its own.
@@ -155,7 +155,11 @@ fn root_project(ground: &Ground<'_>) -> String {
     text
 }
 
+/// The root Application. Its source is a directory by its own word: otherwise Argo CD looks at what lies there, and one file
+/// for Kustomize or Helm would have it remove every app that this does not name. They are no manifests either. Whatever else
+/// people keep there stays what it was.
 fn root(ground: &Ground<'_>) -> String {
+    let excluded = flow_text(&format!("{{{}}}", stands::BUILDS.join(",")));
     let settings = ground.settings;
     let folder = layout::applications();
     format!(
@@ -163,7 +167,7 @@ fn root(ground: &Ground<'_>) -> String {
          apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
          app.kubernetes.io/managed-by: fabrique\n  annotations:\n    \
          argocd.argoproj.io/manifest-generate-paths: /{folder}\nspec:\n  project: {}\n  source:\n    repoURL: {}\n    \
-         targetRevision: {}\n    path: {folder}\n  destination:\n    server: {}\n    namespace: {}\n{SYNC_POLICY}",
+         targetRevision: {}\n    path: {folder}\n    directory: {{ exclude: {excluded} }}\n  destination:\n    server: {}\n    namespace: {}\n{SYNC_POLICY}",
         flow_text(&settings.root),
         flow_text(&settings.argocd_namespace),
         flow_text(&root_project_name(ground)),

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use fabrique_core::id::{AppName, EnvironmentName, RelPath};
 use fabrique_yaml::{Finding, Node, Yaml};
 
-use super::{MARK, RESERVED, Settings};
+use super::{Kind, MARK, RESERVED, Settings, root};
 use crate::layout;
 use crate::registration::Registrations;
-use crate::tree::Tree;
+use crate::tree::{FileKind, Tree};
 
 /// The label of the app.
 pub(super) const APP: &str = "fabrique/app";
@@ -37,7 +37,7 @@ struct File {
 #[derive(Debug, Clone)]
 enum Says {
     Ours(Arc<Ours>),
-    /// The root, which has no app; or one of ours that somebody broke, which is written anew.
+    /// The root or what brings what is provided, which have no app; or one that somebody broke, or made up.
     Nothing,
     ByHand,
 }
@@ -94,6 +94,11 @@ impl Standing {
     pub(super) fn owner(&self, path: &RelPath) -> Option<(&AppName, &EnvironmentName)> {
         let ours = self.files.get(path)?.says.ours()?;
         Some((&ours.app, &ours.environment))
+    }
+
+    /// Whether a file says of itself whose Application it is, and is called like it.
+    fn is_at_its_place(&self, path: &RelPath) -> bool {
+        self.owner(path).is_some_and(|(app, environment)| layout::application_of(app, environment) == *path)
     }
 
     /// Whether an environment of an app has an Application that is rendered.
@@ -171,25 +176,85 @@ pub(super) fn value<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
     node.entry(key).map(|(_, value)| value)
 }
 
-/// What people wrote there and must not: the root Application deploys whatever lies in its folder.
-pub(super) fn foreign(tree: &Tree, settings: &Settings) -> Vec<Finding> {
+/// Files by which Argo CD takes a folder for something to be built.
+pub(super) const BUILDS: [&str; 4] =
+    ["kustomization.yaml", "kustomization.yml", "Kustomization", "Chart.yaml"];
+
+/// What stands there, is not as it is rendered now, and must not be: the root Application deploys whatever lies in its folder,
+/// whoever wrote it and whatever it says of itself.
+pub(super) fn foreign(
+    tree: &Tree,
+    standing: &Standing,
+    rendered: &BTreeMap<RelPath, String>,
+    settings: &Settings,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let folder = layout::applications();
-    for (path, entry) in tree.below(&folder) {
-        let is_manifest = [".yaml", ".yml", ".json"].iter().any(|end| path.as_str().ends_with(end));
-        if entry.bytes.starts_with(MARK.as_bytes()) || !is_manifest {
+    for (path, entry) in tree.below(&layout::applications()) {
+        if rendered.contains_key(path) {
             continue;
         }
-        match Yaml::parse(&entry.bytes) {
-            Ok(yaml) => yaml.documents().iter().for_each(|node| judge(path, node, settings, &mut findings)),
-            Err(error) => findings.push(Finding::of_file(
-                path.as_str(),
-                format!("cannot be read: {error}"),
-                "correct it: the root Application deploys this folder as a whole",
-            )),
+        let mut tell =
+            |what: &str, remedy: &str| findings.push(Finding::of_file(path.as_str(), what, remedy));
+        if let Some((what, remedy)) = misnamed(path) {
+            tell(what, remedy);
+            continue;
         }
+        if !is_manifest(path) {
+            continue;
+        }
+        if matches!(entry.kind, FileKind::Symlink | FileKind::Submodule) {
+            tell("is no file of its own", "write it out: the root Application deploys whatever it leads to");
+            continue;
+        }
+        let yaml = match Yaml::parse(&entry.bytes) {
+            Ok(yaml) => yaml,
+            Err(error) => {
+                let remedy = "correct it: the root Application deploys this folder as a whole";
+                tell(&format!("cannot be read: {error}"), remedy);
+                continue;
+            }
+        };
+        if !standing.is_by_hand(path) && !standing.is_at_its_place(path) && !is_provided(path, &yaml) {
+            tell(
+                "begins as what fabrique renders does, and nothing is rendered there",
+                "remove it, or its first line when it is yours",
+            );
+        }
+        yaml.documents().iter().for_each(|node| judge(path, node, settings, &mut findings));
     }
     findings
+}
+
+/// What Argo CD would not take for a manifest, whatever is in it.
+fn misnamed(path: &RelPath) -> Option<(&'static str, &'static str)> {
+    let name = path.as_str().strip_prefix(&format!("{}/", layout::applications()))?;
+    if name.contains('/') {
+        return None;
+    }
+    // Argo CD takes whatever ends so for one of Helm's.
+    if BUILDS.contains(&name) || name.ends_with("Chart.yaml") {
+        return Some((
+            "makes a build of this folder for whoever does not say that it is none",
+            "remove it: every app that it does not name would be removed with all that it deployed",
+        ));
+    }
+    if name.starts_with(".argocd-source") {
+        return Some(("changes what the root Application reads", "remove it"));
+    }
+    let is_jsonnet = name.ends_with(".jsonnet");
+    is_jsonnet.then_some(("cannot be judged before it is evaluated", "write the Application out in YAML"))
+}
+
+fn is_manifest(path: &RelPath) -> bool {
+    [".yaml", ".yml", ".json"].iter().any(|end| path.as_str().ends_with(end))
+}
+
+/// Whether a file is the Application of what is provided in the environment that it names, rendered now or earlier.
+fn is_provided(path: &RelPath, yaml: &Yaml) -> bool {
+    let metadata = yaml.documents().first().and_then(|document| value(document, "metadata"));
+    let label = metadata.and_then(|all| value(value(all, "labels")?, ENVIRONMENT)?.text());
+    let Some(environment) = label.and_then(|name| EnvironmentName::parse(name).ok()) else { return false };
+    Kind::ALL.iter().any(|kind| layout::provided_application(kind.folder(), &environment) == *path)
 }
 
 fn judge(path: &RelPath, document: &Node, settings: &Settings, findings: &mut Vec<Finding>) {
@@ -197,8 +262,21 @@ fn judge(path: &RelPath, document: &Node, settings: &Settings, findings: &mut Ve
         let (file, remedy) = (path.as_str().to_owned(), remedy.to_owned());
         findings.push(Finding { file, line: node.line, column: node.column, what, remedy });
     };
-    if let Some(kind) = value(document, "kind").filter(|kind| kind.text() == Some("ApplicationSet")) {
-        tell(kind, "an ApplicationSet".to_owned(), "register each app: fabrique renders its Application");
+    if let Some((node, kind)) = value(document, "kind").and_then(|node| Some((node, node.text()?))) {
+        match kind {
+            "Application" => {}
+            "ApplicationSet" => {
+                tell(
+                    node,
+                    "an ApplicationSet".to_owned(),
+                    "register each app: fabrique renders its Application",
+                );
+            }
+            other => {
+                let what = format!("of kind {other}, which the root's project does not let in");
+                tell(node, what, "keep it elsewhere: nothing else of this folder is deployed either");
+            }
+        }
     }
     let name = value(document, "metadata").and_then(|metadata| value(metadata, "name"));
     if let Some((node, name)) = name.and_then(|node| Some((node, node.text()?)))
@@ -206,6 +284,17 @@ fn judge(path: &RelPath, document: &Node, settings: &Settings, findings: &mut Ve
     {
         let what = format!("{name} carries the root Application, and cannot be below it");
         tell(node, what, "install it by itself");
+    }
+    let is_application = value(document, "kind").and_then(Node::text) == Some("Application");
+    if let Some((key, spec)) = document.entry("spec").filter(|_| is_application) {
+        let named = value(spec, "project");
+        // As Argo CD takes one that names none.
+        let project = named.and_then(Node::text).filter(|name| !name.is_empty()).unwrap_or("default");
+        if project != settings.project && project != root::provided_project_name(settings) {
+            let what =
+                format!("the project {project:?} is not {}, which bounds what is deployed", settings.project);
+            tell(named.unwrap_or(key), what, "name that one, or keep it elsewhere");
+        }
     }
     document.walk(&mut |node| {
         for (key, value) in node.entries().iter().filter(|(key, _)| key.text() == Some("repoURL")) {

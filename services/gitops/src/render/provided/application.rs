@@ -51,7 +51,7 @@ fn text(ground: &Ground<'_>, kind: Kind, place: &Destination, environment: &Envi
         stands::ENVIRONMENT,
         flow_text(environment.as_str()),
         flow_text(&format!("/{folder}")),
-        flow_text(&root::provided_project_name(ground)),
+        flow_text(&root::provided_project_name(settings)),
         flow_text(&apps_url(settings)),
         flow_text(&settings.branch),
         flow_text(folder.as_str()),

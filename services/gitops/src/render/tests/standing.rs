@@ -91,3 +91,78 @@ fn an_environment_that_is_held_at_what_needed_less_rests() {
         assert_eq!(lags_in(&stands, "c", environment), None, "{environment}");
     }
 }
+
+#[test]
+fn what_argo_cd_would_build_or_read_otherwise_is_told_whatever_is_in_it() {
+    let files = [
+        "kustomization.yaml",
+        "kustomization.yml",
+        "Kustomization",
+        "Chart.yaml",
+        "my-Chart.yaml",
+        ".argocd-source.yaml",
+        ".argocd-source-root.yaml",
+        "a.jsonnet",
+        "sub/kustomization.yaml",
+        "README.md",
+    ];
+    let tree = tree(files.map(|name| (format!("applications/{name}"), String::new())));
+    let told = told(&rendered(&tree, &BTreeMap::new()));
+    let told: Vec<&str> = told.lines().map(|line| line.split(':').next().unwrap()).collect();
+    let mut expected: Vec<String> = files[..8].iter().map(|name| format!("applications/{name}")).collect();
+    expected.sort();
+    assert_eq!(told, expected);
+    // The root does not even look at them.
+    let root = rendered(&tree, &BTreeMap::new()).files[&path("root.yaml")].clone();
+    let exclude =
+        "    directory: { exclude: \"{kustomization.yaml,kustomization.yml,Kustomization,Chart.yaml}\" }\n";
+    assert!(root.contains(exclude), "{root}");
+}
+
+#[test]
+fn an_application_in_the_guise_of_a_rendered_one_is_judged_as_any_other() {
+    let guise = |labels: &str, project: &str, url: &str| {
+        format!(
+            "{MARK} from nowhere\nkind: Application\nmetadata: {{ name: x, labels: {{ {labels} }} }}\nspec:\n  \
+             project: {project}\n  source: {{ repoURL: \"{url}\" }}\n"
+        )
+    };
+    let inside = "http://gitea-http.gitea:3000/cluster/apps.git";
+    let outside = "https://github.com/x/y.git";
+    let citation = "fabrique/app: citation, fabrique/environment: prod";
+    let before = tree(plain("citation"));
+    let stands = written(&before, &rendered(&before, &BTreeMap::new()));
+    let tree = with(
+        &stands,
+        &[
+            ("applications/a.yaml", &guise("", "default", outside)),
+            ("applications/b.yaml", &guise(citation, "fabrique-apps", inside)),
+            (
+                "applications/buckets-prod.yaml",
+                &guise("fabrique/environment: prod", "fabrique-apps-provided", inside),
+            ),
+            ("applications/volumes-prod.yaml", &guise("fabrique/environment: prod", "default", inside)),
+            ("applications/c.yaml", "kind: AppProject\nmetadata: { name: c }\n"),
+            ("applications/d.yaml", "kind: Application\nspec: { source: {} }\n"),
+            ("applications/e.yaml", "kind: Application\nspec: { project: fabrique-apps }\n"),
+        ],
+    );
+    let mut tree: Vec<_> = tree.iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
+    let link = Entry { kind: FileKind::Symlink, bytes: "../elsewhere.yaml".into() };
+    tree.push((path("applications/link.yaml"), link));
+    let tree: Tree = tree.into_iter().collect();
+    insta::assert_snapshot!(told(&rendered(&tree, &BTreeMap::new())), @r#"
+    applications/a.yaml: begins as what fabrique renders does, and nothing is rendered there; remove it, or its first line when it is yours
+    applications/a.yaml:5:12: the project "default" is not fabrique-apps, which bounds what is deployed; name that one, or keep it elsewhere
+    applications/a.yaml:6:13: the repoURL "https://github.com/x/y.git" is not a repository of http://gitea-http.gitea:3000/; bring what it needs into Gitea: the cluster fetches nothing from elsewhere
+    applications/b.yaml: begins as what fabrique renders does, and nothing is rendered there; remove it, or its first line when it is yours
+    applications/c.yaml:1:7: of kind AppProject, which the root's project does not let in; keep it elsewhere: nothing else of this folder is deployed either
+    applications/d.yaml:2:1: the project "default" is not fabrique-apps, which bounds what is deployed; name that one, or keep it elsewhere
+    applications/link.yaml: is no file of its own; write it out: the root Application deploys whatever it leads to
+    applications/volumes-prod.yaml:5:12: the project "default" is not fabrique-apps, which bounds what is deployed; name that one, or keep it elsewhere
+    "#);
+    // Ours, which is not rendered now, stays and is well.
+    let waits = Needs { waits: vec!["it waits".to_owned()], ..Needs::default() };
+    let rendering = rendered(&stands, &BTreeMap::from([(app("citation"), waits)]));
+    assert_eq!((withheld(&rendering).len(), told(&rendering).as_str()), (1, ""));
+}
