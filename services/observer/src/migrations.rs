@@ -122,7 +122,8 @@ impl Wanted {
         let target = Target::of(&self.file, &self.declaration, contract, namespace);
         if self.migrations.is_empty() {
             // The last one was taken back, where the database is still known; or it was given up as well.
-            let (Ok(target), Some(runner)) = (target, &settings.runner) else { return Ok(None) };
+            let Ok(target) = target else { return Ok(migrations::given_up(tree, &app.name, environment)) };
+            let Some(runner) = &settings.runner else { return Ok(None) };
             return Ok(migrations::render(tree, &app.name, environment, &self.migrations, &target, runner));
         }
         let target = target?;

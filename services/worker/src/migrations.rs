@@ -294,12 +294,20 @@ mod tests {
             none.contains("order: \"\"") && none.contains("kind: Job") && !none.contains("SELEC"),
             "{none}"
         );
-        // What cannot be run any more, without its database, is left.
+        // Without its database nothing is run any more, and no secret is mounted for it.
         let nothing = Files(vec![(
             "code-location.manifest.yaml",
             "codeLocation: citation\nready: true\ncontractVersion: 3\n".to_owned(),
         )]);
+        let given_up = brought(&nothing, &stands, &settings(Some(runner()))).await;
+        let left = text(&given_up).unwrap();
+        assert!(left.lines().all(|line| line.starts_with('#')), "{left}");
+        let again = stands.tree.iter().map(|(path, entry)| (path.clone(), entry.clone()));
+        stands.tree = again.chain([(file.clone(), File::regular(left))]).collect();
         assert_eq!(text(&brought(&nothing, &stands, &settings(Some(runner()))).await), None);
+        let again = source("001-a.sql", &[("sql/001-a.sql", "SELECT 1;\n")]);
+        let back = text(&brought(&again, &stands, &settings(Some(runner()))).await).unwrap();
+        assert!(back.contains("SELECT 1") && back.contains("kind: Job"), "{back}");
     }
 
     #[tokio::test]

@@ -260,6 +260,18 @@ pub fn render(
     Some((file, format!("{MARK} from the app's migrations; edits are overwritten.\n{}", text.join("---\n"))))
 }
 
+/// The file of an app that has no migrations any more, nor the database that they were for: nothing is run, and no
+/// secret is mounted. It stays, since its Application reads the folder; what a person wrote stays as it is.
+#[must_use]
+pub fn given_up(tree: &Tree, app: &AppName, environment: &EnvironmentName) -> Option<(RelPath, String)> {
+    let file = layout::migrations_of(app, environment);
+    let is_ours = tree.content(&file).is_some_and(|stands| stands.starts_with(MARK.as_bytes()));
+    let text = format!(
+        "{MARK} from the app's migrations; edits are overwritten.\n# It has none, and names no database with its secret.\n"
+    );
+    is_ours.then_some((file, text))
+}
+
 /// Adds a rendered file to the commit of the image that needs it.
 ///
 /// # Errors

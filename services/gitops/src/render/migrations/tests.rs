@@ -190,6 +190,19 @@ fn the_database_and_its_secret_are_those_that_the_app_depends_on() {
 }
 
 #[test]
+fn migrations_that_were_given_up_with_their_database_leave_a_file_that_runs_nothing() {
+    let (app, environment) = names();
+    assert_eq!(given_up(&Tree::default(), &app, &environment), None, "nothing stands there");
+    let stands = tree(&[("a.sql", "SELECT 1;\n")]);
+    let (file, text) = given_up(&stands, &app, &environment).unwrap();
+    assert_eq!(file, path("migrations/prod/citation/migrations.yaml"));
+    assert!(text.starts_with(MARK) && text.lines().all(|line| line.starts_with('#')), "{text}");
+    assert_eq!(read(&text), None);
+    let by_hand = [(file, Entry::regular("kind: Job\n".to_owned()))].into_iter().collect();
+    assert_eq!(given_up(&by_hand, &app, &environment), None, "what a person wrote stays");
+}
+
+#[test]
 fn what_is_wanted_is_rendered_whatever_stands_there() {
     let (one, two) = (("a.sql", "1\n"), ("b.sql", "2\n"));
     let newer = tree(&[one, two]);
