@@ -70,13 +70,7 @@ pub fn judge(
     subjects: &BTreeMap<AppName, Subject>,
     usage: &Usage,
 ) -> Judgement {
-    let declared: Declared<'_> = subjects
-        .iter()
-        .filter_map(|(app, subject)| match &subject.declares {
-            Declares::All(declaration) => Some((app, (subject, declaration.as_ref()))),
-            Declares::Nothing | Declares::Unreadable | Declares::Misregistered => None,
-        })
-        .collect();
+    let declared = declared(subjects);
     let mut findings = Vec::new();
     for (app, (subject, declaration)) in &declared {
         let told = needs::findings(contract, subjects, app, subject, declaration);
@@ -87,6 +81,22 @@ pub fn judge(
     findings.extend(order.findings);
     findings.sort();
     Judgement { findings, waves: order.waves, waits: waits(subjects, &declared) }
+}
+
+/// The dependencies alone: a finding for each app of a circle of those that were read.
+#[must_use]
+pub fn circles(subjects: &BTreeMap<AppName, Subject>) -> Vec<Finding> {
+    let mut findings = graph::order(&declared(subjects)).findings;
+    findings.sort();
+    findings
+}
+
+fn declared(subjects: &BTreeMap<AppName, Subject>) -> Declared<'_> {
+    let read = subjects.iter().filter_map(|(app, subject)| match &subject.declares {
+        Declares::All(declaration) => Some((app, (subject, declaration.as_ref()))),
+        Declares::Nothing | Declares::Unreadable | Declares::Misregistered => None,
+    });
+    read.collect()
 }
 
 fn waits(subjects: &BTreeMap<AppName, Subject>, declared: &Declared<'_>) -> BTreeMap<AppName, Vec<Wait>> {

@@ -35,7 +35,7 @@ mod wait;
 pub use at::At;
 pub use contract::Contract;
 pub use finding::Finding;
-pub use judge::{Declares, Judgement, Subject, Usage, judge};
+pub use judge::{Declares, Judgement, Subject, Usage, circles, judge};
 pub use manifest::Declaration;
 pub use quantity::Quantity;
 pub use wait::Wait;

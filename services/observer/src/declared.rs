@@ -14,17 +14,23 @@ use fabrique_core::view::Declared;
 use fabrique_declarations::name::RevisionPrefix;
 use fabrique_declarations::pin::{self, PinRefusal};
 use fabrique_declarations::{
-    Contract, Declaration, Declares, Finding, Judgement, Subject, Usage, Wait, contract, judge,
+    Contract, Declaration, Declares, Finding, Judgement, Subject, Usage, Wait, circles, contract, judge,
 };
 use fabrique_gitops::render::{Asks, Needs};
 use fabrique_gitops::{Registrations, Tree, layout};
 use fabrique_ports::PortResult;
 use fabrique_ports::forge::{BranchHead, ForgeFile};
 use fabrique_ports::source::{FileKind, SourceFile, SourceHistory};
-use futures::future::try_join_all;
+use futures::{StreamExt as _, stream};
 
 use crate::apps::Apps;
 use crate::gather::Observer;
+
+/// How many apps are followed along dependencies in search of a circle. `fabrique validate` reads all.
+const FOLLOWED: usize = 256;
+
+/// How many of them are asked for at once.
+const AT_ONCE: usize = 8;
 
 /// The declaration at one head.
 #[derive(Debug)]
@@ -167,25 +173,67 @@ impl Observer {
                 return Ok((word.unwrap_or_default(), BTreeSet::new()));
             }
         };
-        let mut subjects = unread_all(&apps.registrations);
-        if let Some(subject) = subjects.get_mut(&app.name) {
+        let mut known = unread_all(&apps.registrations);
+        if let Some(subject) = known.get_mut(&app.name) {
             subject.declares = own.read.declares.clone();
         }
+        // In a sweep the heads of all are shared; otherwise those of this look.
+        let asking = if self.heads.is_some() { self.clone() } else { self.for_one_round() };
+        let mut seen = BTreeSet::from([app.name.clone()]);
+        let front = needed_by(declaration, &mut seen, apps);
+        for (name, read) in asking.read_all(&front, (app, head)).await {
+            let read = read?;
+            set(&mut known, name, &read);
+        }
+        let mut judgement = judge(contract, contract::FILE_NAME, &known, &Usage::default());
+        if judgement.of(&app.name).next().is_none() {
+            asking.follow(front, seen, &mut known, (app, apps, head)).await;
+            judgement.findings = circles(&known);
+        }
+        Ok(word_of(&app.name, &judgement))
+    }
+
+    /// Reads what those in `front` need, and so on. It matters only where it leads back, so that one of which this cannot
+    /// be asked stops nobody here: whoever depends on it is told.
+    async fn follow<'a>(
+        &self,
+        mut front: Vec<&'a App>,
+        mut seen: BTreeSet<AppName>,
+        known: &mut BTreeMap<AppName, Subject>,
+        (app, apps, head): (&App, &'a Apps, &Revision),
+    ) {
+        while seen.len() <= FOLLOWED {
+            let read: Vec<&Declaration> =
+                front.iter().filter_map(|other| read_of(known, &other.name)).collect();
+            let next = read.into_iter().flat_map(|declaration| needed_by(declaration, &mut seen, apps));
+            front = next.take(FOLLOWED).collect();
+            if front.is_empty() {
+                break;
+            }
+            for (name, read) in self.read_all(&front, (app, head)).await {
+                match read {
+                    Ok(read) => set(known, name, &read),
+                    Err(error) => {
+                        tracing::debug!(app = %app.name, %name, %error, "its dependencies are not known");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The declarations of other apps at their heads now, a few at once.
+    async fn read_all<'a>(
+        &self,
+        others: &[&'a App],
+        from: (&App, &Revision),
+    ) -> Vec<(&'a AppName, PortResult<Arc<Read>>)> {
         // A plain loop: closures over borrowed apps could not be sent to another thread.
-        let (mut names, mut reads) = (Vec::new(), Vec::new());
-        for needed in declaration.depends_on.code_locations.iter().map(|needed| &needed.value) {
-            let Some(other) = apps.registrations.apps.get(needed) else { continue };
-            if *needed != app.name {
-                names.push(needed);
-                reads.push(self.newest(other, (app, head)));
-            }
+        let mut reads = Vec::with_capacity(others.len());
+        for other in others {
+            reads.push(self.newest(other, from));
         }
-        for (name, read) in names.into_iter().zip(try_join_all(reads).await?) {
-            if let Some(subject) = subjects.get_mut(name) {
-                subject.declares = read.declares.clone();
-            }
-        }
-        Ok(word_of(&app.name, &judge(contract, contract::FILE_NAME, &subjects, &Usage::default())))
+        let read: Vec<_> = stream::iter(reads).buffered(AT_ONCE).collect().await;
+        others.iter().map(|other| &other.name).zip(read).collect()
     }
 
     /// The declaration of another app at its head now. Apps of one branch share the head that was asked for already.
@@ -384,6 +432,26 @@ pub fn misregistered(app: &AppName) -> Subject {
 fn unread_all(registrations: &Registrations) -> BTreeMap<AppName, Subject> {
     let right = registrations.apps.values().map(|app| (app.name.clone(), unread(app)));
     right.chain(registrations.wrong.keys().map(|app| (app.clone(), misregistered(app)))).collect()
+}
+
+/// The registered apps that a declaration needs and that were not seen yet.
+fn needed_by<'a>(declaration: &Declaration, seen: &mut BTreeSet<AppName>, apps: &'a Apps) -> Vec<&'a App> {
+    let needed = declaration.depends_on.code_locations.iter().map(|needed| &needed.value);
+    let new: Vec<&AppName> = needed.filter(|needed| seen.insert((*needed).clone())).collect();
+    new.into_iter().filter_map(|needed| apps.registrations.apps.get(needed)).collect()
+}
+
+fn read_of<'s>(known: &'s BTreeMap<AppName, Subject>, app: &AppName) -> Option<&'s Declaration> {
+    match known.get(app).map(|subject| &subject.declares) {
+        Some(Declares::All(declaration)) => Some(declaration),
+        Some(Declares::Nothing | Declares::Unreadable | Declares::Misregistered) | None => None,
+    }
+}
+
+fn set(known: &mut BTreeMap<AppName, Subject>, app: &AppName, read: &Read) {
+    if let Some(subject) = known.get_mut(app) {
+        subject.declares = read.declares.clone();
+    }
 }
 
 /// An app whose declaration matters to nobody yet.

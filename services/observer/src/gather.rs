@@ -36,7 +36,7 @@ pub struct Observer {
     records: Arc<dyn Records>,
     policy: Policy,
     pub(crate) known: Arc<Known>,
-    heads: Option<Arc<Heads>>,
+    pub(crate) heads: Option<Arc<Heads>>,
     pub(crate) upstreams: Option<Arc<dyn Upstreams>>,
     /// What migrations are rendered with, where they are.
     pub(crate) render: Option<Arc<Settings>>,
