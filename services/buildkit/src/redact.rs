@@ -56,19 +56,19 @@ impl Redactor {
             let value = value.expose_secret();
             if text.contains(value) { text.replace(value, MASK) } else { text }
         });
-        known.mask_pieces(text)
+        known.mask_pieces(&text)
     }
 }
 
 impl Known {
     /// Masks what is a piece of a value's base64.
-    fn mask_pieces(&self, text: String) -> String {
+    fn mask_pieces(&self, text: &str) -> String {
         let is_piece = |run: &str| {
             run.len() >= SHORTEST_PIECE
                 && self.encoded.iter().any(|encoded| encoded.expose_secret().contains(run))
         };
         let mut masked = String::new();
-        let mut rest = text.as_str();
+        let mut rest = text;
         while let Some(start) = rest.find(is_base64) {
             let (before, from) = rest.split_at(start);
             let (run, after) = from.split_at(from.find(|c| !is_base64(c)).unwrap_or(from.len()));

@@ -480,7 +480,7 @@ mod tests {
         for stream in 0..1000 {
             steps.apply(message(vec![], vec![log("a", stream, "x")]));
         }
-        let pending = [line(&"x".repeat(1)), line(&format!("{}… (959 bytes cut)", "x".repeat(40)))];
+        let pending = [line("x"), line(&format!("{}… (959 bytes cut)", "x".repeat(40)))];
         assert_eq!(steps.finish(), pending, "one line of each of two streams");
 
         let long = "d".repeat(LONGEST_DIGEST + 1);
