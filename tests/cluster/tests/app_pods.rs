@@ -70,7 +70,7 @@ async fn a_pod_of_an_app_stays_behind_the_policies_and_off_its_node() {
         }),
         ("not privileged", |spec| spec["containers"][0]["securityContext"] = json!({ "privileged": true })),
         ("not privileged", |spec| {
-            spec["initContainers"][0]["securityContext"] = json!({ "privileged": true })
+            spec["initContainers"][0]["securityContext"] = json!({ "privileged": true });
         }),
         ("adds no capability", |spec| {
             spec["containers"][0]["securityContext"]["capabilities"]["add"] = json!(["SYS_ADMIN"]);
