@@ -48,6 +48,12 @@ pub enum OperatorError {
         /// Why.
         source: std::io::Error,
     },
+    /// A file that is to hold a secret holds none: what would be signed with it would be signed with nothing.
+    #[error("{path}: the file is empty; write the secret into it, or remove it, and a new one is made")]
+    EmptySecret {
+        /// The file.
+        path: String,
+    },
     /// A local directory is too big to be a copy of `cluster/apps`.
     #[error("{path} holds more than {limit}; is it a copy of cluster/apps?")]
     TooBig {
@@ -120,4 +126,5 @@ impl OperatorError {
             OperatorError::Port(error) => Exit::from(error),
         }
     }
+            | OperatorError::EmptySecret { .. }
 }

@@ -155,7 +155,7 @@ impl Cluster {
                 };
                 let receiver = Receiver::new(ReceiverConfig::default(), dependencies).unwrap();
                 let listener = TcpListener::from_std(listener).unwrap();
-                receiver.serve(listener, CancellationToken::new()).await;
+                receiver.serve(listener, CancellationToken::new()).await.unwrap();
             });
         });
         self

@@ -15,10 +15,13 @@ use crate::error::OperatorError;
 /// Read and write for the owner.
 const OWNER_ONLY: u32 = 0o600;
 
-/// What the file holds, if it is there. Line ends at its end are no part of it.
+/// What the file holds, if it is there. Line ends at its end are no part of it, and without anything else it is refused.
 pub(super) fn read(path: &Path) -> Result<Option<SecretString>, OperatorError> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned().into())),
+        Ok(text) => match text.trim_end_matches(['\n', '\r']) {
+            "" => Err(OperatorError::EmptySecret { path: path.display().to_string() }),
+            secret => Ok(Some(secret.to_owned().into())),
+        },
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(failed(path, source)),
     }
@@ -120,6 +123,19 @@ mod tests {
         tidy(&path).unwrap();
         assert_eq!(noted(&path).unwrap(), None);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(text(&path), "value");
+    }
+
+    #[test]
+    fn an_empty_file_is_no_secret_and_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("argocd-secret");
+        for nothing in ["", "\n", "\r\n\n"] {
+            fs::write(&path, nothing).unwrap();
+            let told = read(&path).unwrap_err().to_string();
+            assert!(told.contains("argocd-secret: the file is empty; write the secret into it"), "{told}");
+        }
+        fs::write(&path, "value\r\n").unwrap();
         assert_eq!(text(&path), "value");
     }
 
