@@ -181,6 +181,8 @@ impl GitError {
 impl From<GitError> for PortError {
     fn from(error: GitError) -> Self {
         let port = PortError::new(Peer::Git, error.fault(), error.to_string());
+        let is_of_content = matches!(error, GitError::TooBig { .. } | GitError::HostilePath(_));
+        let port = if is_of_content { port.of_content() } else { port };
         let port = match error.remedy() {
             Some(remedy) => port.remedy(remedy),
             None => port,

@@ -19,6 +19,15 @@ use crate::remote::Remote;
 /// How many files are asked for with one call: their paths are its arguments.
 const AT_ONCE: usize = 200;
 
+/// What of some places is listed.
+#[derive(Debug, Clone, Copy)]
+enum Depth {
+    /// The files at the places themselves. What is below one that is a directory is not even looked at.
+    At,
+    /// Every file below them.
+    Below,
+}
+
 /// Reads the apps' repositories from clones of them, one each. What is local is answered without the forge.
 #[derive(Debug)]
 pub struct GitHistory {
@@ -58,7 +67,7 @@ impl GitHistory {
         directory: &RelPath,
     ) -> Result<Option<Vec<SourceFile>>, GitError> {
         let prefix = if directory.is_root() { String::new() } else { format!("{directory}/") };
-        let entries = self.listed(mirror, revision, &[&prefix]).await?;
+        let entries = self.listed(mirror, revision, &[&prefix], Depth::Below).await?;
         if entries.is_empty() && !directory.is_root() {
             return Ok(None);
         }
@@ -105,21 +114,24 @@ impl GitHistory {
         paths: &[RelPath],
     ) -> Result<Vec<SourceFile>, GitError> {
         let places: Vec<&str> = paths.iter().map(RelPath::as_str).collect();
-        let mut entries = self.listed(mirror, revision, &places).await?;
-        // Of a directory, everything below it is listed.
+        let mut entries = self.listed(mirror, revision, &places, Depth::At).await?;
         let wanted: BTreeSet<&[u8]> = places.iter().map(|place| place.as_bytes()).collect();
         entries.retain(|entry| wanted.contains(&entry.path[..]));
         self.read(mirror, &entries, "").await
     }
 
-    /// Everything at or below `places`, within the bounds on count and size; the whole tree when there is only an empty one.
+    /// The files at or below `places`, within the bounds on count and size; those of the whole tree when there is only an
+    /// empty one.
     async fn listed(
         &self,
         mirror: &Mirror,
         revision: &Revision,
         places: &[&str],
+        depth: Depth,
     ) -> Result<Vec<Entry>, GitError> {
-        let mut args = vec!["ls-tree", "-r", "-z", "-l", "--full-tree", revision.as_str(), "--"];
+        let mut args = vec!["ls-tree", "-z", "-l", "--full-tree"];
+        args.extend(matches!(depth, Depth::Below).then_some("-r"));
+        args.extend([revision.as_str(), "--"]);
         args.extend(places.iter().filter(|place| !place.is_empty()));
         let limits = &self.config.limits;
         let (files, bytes) = (limits.directory_files, limits.directory_bytes);

@@ -18,7 +18,8 @@ pub(crate) struct Entry {
     pub(crate) path: Bytes,
 }
 
-/// Parses `ls-tree -r -z -l`: `<mode> <type> <object> <size>TAB<path>NUL`, the size padded with spaces.
+/// Parses `ls-tree -z -l`: `<mode> <type> <object> <size>TAB<path>NUL`, the size padded with spaces. Directories, which
+/// are listed without `-r`, are left out.
 pub(crate) fn parse_tree(output: &Bytes) -> Result<Vec<Entry>, GitError> {
     let mut entries = Vec::new();
     for record in output.split(|byte| *byte == 0).filter(|record| !record.is_empty()) {
@@ -36,6 +37,7 @@ pub(crate) fn parse_tree(output: &Bytes) -> Result<Vec<Entry>, GitError> {
             "100755" => FileKind::Executable,
             "120000" => FileKind::Symlink,
             "160000" => FileKind::Submodule,
+            "040000" => continue,
             _ => return Err(bad()),
         };
         let size = if kind == FileKind::Submodule { 0 } else { size.parse().map_err(|_| bad())? };

@@ -13,7 +13,7 @@ use crate::refusal::Refusal;
 use crate::tree::{Entry, FileKind};
 use crate::{composition, placeholder};
 
-pub use collect::{Collector, OUTSIDE, copied_from_outside};
+pub use collect::{Collector, Next, OUTSIDE, copied_from_outside};
 use fabrique_declarations::overlay::is_remote;
 pub(crate) use kustomization::is_kustomization;
 use kustomization::{climbs, finding, follow, mentions, parent};

@@ -174,41 +174,66 @@ impl<'a> Reading<'a> {
         Ok(reading.entries)
     }
 
-    /// Reads what is at `start` and below it.
+    /// The one file at `path`; nothing where there is none, or a directory. A symlink is not followed.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is too large.
+    pub(crate) fn file(path: &'a Path) -> Result<Option<Entry>, OperatorError> {
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        let mut reading = Self::new(path);
+        match fs::symlink_metadata(path) {
+            Ok(metadata) if !metadata.is_dir() => reading.bounded(&metadata)?,
+            Ok(_) => return Ok(None),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
+            Err(source) => return Err(unreadable(path, source)),
+        }
+        Self::entry(path)
+    }
+
+    /// Reads what is at `start` and below it, but no folder of git, which holds nothing that is committed.
     fn read(&mut self, start: PathBuf) -> Result<(), OperatorError> {
         let mut left = vec![start];
         while let Some(path) = left.pop() {
             let metadata = fs::symlink_metadata(&path).map_err(|source| unreadable(&path, source))?;
+            if metadata.is_dir() && path.file_name().is_some_and(|name| name == ".git") {
+                continue;
+            }
             if metadata.is_dir() {
                 for entry in fs::read_dir(&path).map_err(|source| unreadable(&path, source))? {
                     left.push(entry.map_err(|source| unreadable(&path, source))?.path());
                 }
                 continue;
             }
-            self.bytes += metadata.len();
-            if self.bytes > MOST_BYTES || self.entries.len() >= MOST_FILES {
-                let limit = format!("{MOST_FILES} files or {} MiB", MOST_BYTES >> 20);
-                return Err(OperatorError::TooBig { path: self.root.display().to_string(), limit });
-            }
-            self.take(&path, &metadata)?;
+            self.bounded(&metadata)?;
+            let relative = path.strip_prefix(self.root).unwrap_or(&path).to_string_lossy().into_owned();
+            // A name that no path of cluster/apps may have is no registration either.
+            let Ok(relative) = RelPath::parse(&relative) else { continue };
+            self.entries.extend(Self::entry(&path)?.map(|entry| (relative, entry)));
         }
         Ok(())
     }
 
-    fn take(&mut self, path: &Path, metadata: &fs::Metadata) -> Result<(), OperatorError> {
-        let relative = path.strip_prefix(self.root).unwrap_or(path).to_string_lossy().into_owned();
-        // A name that no path of cluster/apps may have is no registration either.
-        let Ok(relative) = RelPath::parse(&relative) else { return Ok(()) };
-        let entry = if metadata.is_symlink() {
-            let target = fs::read_link(path).map_err(|source| unreadable(path, source))?;
-            Entry { kind: FileKind::Symlink, bytes: target.to_string_lossy().into_owned().into() }
-        } else if metadata.is_file() {
-            Entry::regular(fs::read(path).map_err(|source| unreadable(path, source))?)
-        } else {
-            return Ok(());
-        };
-        self.entries.insert(relative, entry);
+    /// Counts a file before it is read.
+    fn bounded(&mut self, metadata: &fs::Metadata) -> Result<(), OperatorError> {
+        self.bytes += metadata.len();
+        if self.bytes > MOST_BYTES || self.entries.len() >= MOST_FILES {
+            let limit = format!("{MOST_FILES} files or {} MiB", MOST_BYTES >> 20);
+            return Err(OperatorError::TooBig { path: self.root.display().to_string(), limit });
+        }
         Ok(())
+    }
+
+    /// A file, or nothing for what git does not hold.
+    fn entry(path: &Path) -> Result<Option<Entry>, OperatorError> {
+        let metadata = fs::symlink_metadata(path).map_err(|source| unreadable(path, source))?;
+        Ok(if metadata.is_symlink() {
+            let target = fs::read_link(path).map_err(|source| unreadable(path, source))?;
+            Some(Entry { kind: FileKind::Symlink, bytes: target.to_string_lossy().into_owned().into() })
+        } else if metadata.is_file() {
+            Some(Entry::regular(fs::read(path).map_err(|source| unreadable(path, source))?))
+        } else {
+            None
+        })
     }
 }
 

@@ -63,6 +63,7 @@ pub struct PortError {
     fault: Fault,
     message: String,
     remedy: Option<String>,
+    of_content: bool,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -70,7 +71,7 @@ pub struct PortError {
 impl PortError {
     /// An error of `peer`.
     pub fn new(peer: Peer, fault: Fault, message: impl Into<String>) -> Self {
-        Self { peer, fault, message: message.into(), remedy: None, source: None }
+        Self { peer, fault, message: message.into(), remedy: None, of_content: false, source: None }
     }
 
     /// Says what a person can do about it.
@@ -87,6 +88,20 @@ impl PortError {
         self
     }
 
+    /// Says that what was asked for is there and cannot be carried: there is too much of it, or it is called as nothing may
+    /// be. The peer is well, and the same question about the same revision has the same answer.
+    #[must_use]
+    pub fn of_content(mut self) -> Self {
+        self.of_content = true;
+        self
+    }
+
+    /// Whether only another content helps.
+    #[must_use]
+    pub fn is_of_content(&self) -> bool {
+        self.of_content
+    }
+
     /// The same error for another of several callers that waited for one answer. The cause stays with the
     /// first.
     #[must_use]
@@ -96,6 +111,7 @@ impl PortError {
             fault: self.fault,
             message: self.message.clone(),
             remedy: self.remedy.clone(),
+            of_content: self.of_content,
             source: None,
         }
     }

@@ -180,7 +180,17 @@ async fn a_directory_beyond_the_bounds_or_with_a_hostile_name_is_an_error() {
     for directory in ["many", "big", "odd"] {
         let error = history.read_directory(&app, &head, &path(directory)).await.unwrap_err();
         assert!(error.fault() == Fault::Unexpected && !error.to_string().contains('\n'), "{error}");
+        assert!(error.is_of_content(), "another revision helps, and nothing else: {error}");
     }
+    // Nothing of a directory is listed to learn that it is no file.
+    let paths = ["many", "ok", "ok/1", "big", "nowhere"].map(path);
+    let files = history.read_files(&app, &head, &paths).await.unwrap();
+    assert_eq!(files.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["ok/1"]);
+    for directory in ["many", "big", "odd"] {
+        assert_eq!(history.read_file(&app, &head, &path(directory)).await.unwrap(), None);
+    }
+    let error = history.read_file(&app, &head, &path("big/1")).await.unwrap_err();
+    assert!(error.is_of_content(), "{error}");
     assert_eq!(history.read_directory(&app, &head, &path("ok")).await.unwrap().unwrap().len(), 1);
 }
 

@@ -31,8 +31,17 @@ fn parent_or_root(path: &str) -> &str {
     path.rsplit_once('/').map_or(".", |(directory, _)| directory)
 }
 
-/// Collects an overlay directory by directory: ask for [`next`](Collector::next), read it, and
-/// [`add`](Collector::add) it, until there is none; then [`finish`](Collector::finish).
+/// What of the repository is to be read, by paths from its root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// The files at these paths. A directory may be among them, which is no file and asked for afterwards.
+    Files(Vec<RelPath>),
+    /// Everything below this directory.
+    Directory(RelPath),
+}
+
+/// Collects an overlay and what it reaches: ask what is [`next`](Collector::next), read it, and
+/// [`add`](Collector::add) it, until there is nothing; then [`finish`](Collector::finish).
 ///
 /// The overlay's own directory becomes the top of the copy. What its kustomizations reach elsewhere in the
 /// repository (`../../base`) comes along under [`OUTSIDE`] at its path in the repository, and the
@@ -41,7 +50,10 @@ fn parent_or_root(path: &str) -> &str {
 #[derive(Debug, Clone)]
 pub struct Collector {
     root: RelPath,
+    /// Directories that were read.
     read: BTreeSet<RelPath>,
+    /// What was looked for as a file.
+    sought: BTreeSet<RelPath>,
     files: BTreeMap<RelPath, Entry>,
 }
 
@@ -49,39 +61,67 @@ impl Collector {
     /// Begins with the overlay's directory, a path from the root of its repository.
     #[must_use]
     pub fn new(root: RelPath) -> Self {
-        Self { root, read: BTreeSet::new(), files: BTreeMap::new() }
+        Self { root, read: BTreeSet::new(), sought: BTreeSet::new(), files: BTreeMap::new() }
     }
 
-    /// The directory to read next, from the root of the repository, or nothing when all is there.
+    /// What to read next, or nothing when all is there.
     ///
     /// # Errors
     /// When a kustomization leads out of the repository or around in a circle, or reaches more than 20
-    /// directories.
-    pub fn next(&self) -> Result<Option<RelPath>, Refusal> {
+    /// directories or 500 files.
+    pub fn next(&self) -> Result<Option<Next>, Refusal> {
         if !self.read.contains(&self.root) {
-            return Ok(Some(self.root.clone()));
+            return Ok(Some(Next::Directory(self.root.clone())));
         }
-        let missing =
-            self.targets()?.into_iter().find(|target| !self.read.iter().any(|dir| target.is_within(dir)));
-        let Some(target) = missing else { return Ok(None) };
+        let is_there = |target: &RelPath| {
+            self.files.contains_key(target) || self.read.iter().any(|directory| target.is_within(directory))
+        };
+        let mut missing = self.targets()?;
+        missing.retain(|target| !is_there(target));
+        // What a reference names may be either, whatever it is called.
+        let unsought: Vec<RelPath> = missing.difference(&self.sought).cloned().collect();
+        if self.sought.len() + unsought.len() > MAX_FILES {
+            return Err(super::too_large());
+        }
+        if !unsought.is_empty() {
+            return Ok(Some(Next::Files(unsought)));
+        }
+        let Some(target) = missing.pop_first() else { return Ok(None) };
         if self.read.len() >= MAX_DIRECTORIES {
             return Err(Refusal::Unacceptable {
                 what: format!("the overlay {} reaches more than {MAX_DIRECTORIES} directories", self.root),
                 remedy: "move what it needs together".to_owned(),
             });
         }
-        // A name with an extension is a file, which is read with its neighbours.
-        let name = target.as_str().rsplit('/').next().unwrap_or_default();
-        let directory = if name.contains('.') { RelPath::parse(parent(&target)).ok() } else { None };
-        Ok(Some(directory.unwrap_or(target)))
+        Ok(Some(Next::Directory(target)))
     }
 
-    /// Adds the files of a directory, by path from that directory; nothing when it does not exist.
-    pub fn add(&mut self, directory: RelPath, files: impl IntoIterator<Item = (RelPath, Entry)>) {
-        for (path, entry) in files {
-            self.files.insert(directory.join(&path), entry);
+    /// Adds what was read of it, by path from the root of the repository; nothing where nothing is there.
+    pub fn add(&mut self, asked: Next, files: impl IntoIterator<Item = (RelPath, Entry)>) {
+        self.files.extend(files);
+        match asked {
+            Next::Files(paths) => self.sought.extend(paths),
+            Next::Directory(directory) => {
+                self.read.insert(directory);
+            }
         }
-        self.read.insert(directory);
+    }
+
+    /// That `path`, which was to be read, cannot be copied: at the reference that leads there.
+    #[must_use]
+    pub fn refuse(&self, path: &RelPath, what: &str, remedy: &str) -> Refusal {
+        for (file, entry) in &self.files {
+            let Some(yaml) = kustomization(file, entry) else { continue };
+            let all = climbs(&yaml);
+            let Some(leads) =
+                all.iter().find(|climb| follow(parent(file), climb.target).as_ref() == Some(path))
+            else {
+                continue;
+            };
+            return finding(file, leads.node, format!("{:?} cannot be copied: {what}", leads.target), remedy)
+                .into();
+        }
+        Refusal::Unacceptable { what: format!("{path} cannot be copied: {what}"), remedy: remedy.to_owned() }
     }
 
     /// The directories and files that the copy is made of: a change in any of them is a change of the
@@ -221,18 +261,23 @@ mod tests {
         RelPath::parse(text).unwrap()
     }
 
-    /// Plays the repository: answers every directory that is asked for.
+    /// Plays the repository: answers whatever is asked for. A directory is called with a slash behind it.
     fn collect(root: &str, repo: &[(&str, &str)]) -> Result<(OverlayFiles, Vec<String>), String> {
         let mut collector = Collector::new(path(root));
         let mut asked = Vec::new();
-        while let Some(directory) = collector.next().map_err(|e| e.to_string())? {
-            asked.push(directory.to_string());
-            let below = repo.iter().filter_map(|(file, text)| {
-                let rest = file.strip_prefix(&format!("{directory}/"))?;
-                Some((path(rest), Entry::regular(text.to_string())))
-            });
-            let below: Vec<_> = below.collect();
-            collector.add(directory, below);
+        while let Some(next) = collector.next().map_err(|e| e.to_string())? {
+            let wanted = |file: &str| match &next {
+                Next::Files(paths) => paths.iter().any(|path| path.as_str() == file),
+                Next::Directory(directory) => file.starts_with(&format!("{directory}/")),
+            };
+            let found = repo.iter().filter(|(file, _)| wanted(file));
+            let found: Vec<_> =
+                found.map(|(file, text)| (path(file), Entry::regular(text.to_string()))).collect();
+            match &next {
+                Next::Files(paths) => asked.extend(paths.iter().map(RelPath::to_string)),
+                Next::Directory(directory) => asked.push(format!("{directory}/")),
+            }
+            collector.add(next, found);
         }
         collector.finish().map(|files| (files, asked)).map_err(|e| e.to_string())
     }
@@ -265,7 +310,17 @@ mod tests {
             ("deploy/overlays/test/kustomization.yaml", "resources: []\n"),
         ];
         let (files, asked) = collect("deploy/overlays/prod", &repo).unwrap();
-        assert_eq!(asked, ["deploy/overlays/prod", "deploy/base", "deploy/common", "deploy/shared"]);
+        assert_eq!(
+            asked,
+            [
+                "deploy/overlays/prod/",
+                "deploy/base",
+                "deploy/common/p.yaml",
+                "deploy/base/",
+                "deploy/shared",
+                "deploy/shared/"
+            ]
+        );
         insta::assert_snapshot!(show(&files), @r#"
 kustomization.yaml: resources: [outside/deploy/base, 'sub'] # both
 outside/deploy/base/d.yaml: d: 1
@@ -282,7 +337,7 @@ x.yaml: a: ../../base
     fn an_overlay_that_reaches_nothing_is_copied_as_it_is() {
         let text = "# é\r\nresources: [ a.yaml ]\r\n";
         let (files, asked) = collect("o", &[("o/kustomization.yaml", text), ("o/a.yaml", "a: 1")]).unwrap();
-        assert_eq!(asked, ["o"]);
+        assert_eq!(asked, ["o/"]);
         assert_eq!(files.iter().map(|(_, b)| b.len()).sum::<usize>(), text.len() + 4);
     }
 
@@ -310,9 +365,81 @@ the overlay has no files; correct infra.path in app.yaml, or add the overlay to 
     }
 
     #[test]
-    fn the_number_of_directories_is_bounded() {
+    fn values_that_look_like_paths_are_neither_followed_nor_rewritten() {
+        let values = "\
+resources: [d.yaml]
+configMapGenerator:
+- { name: a, literals: [LOG_DIR=../logs, ../conf], files: [../conf/a.txt], options: { annotations: { b: ../logs } } }
+commonAnnotations: { source: ../logs }
+commonLabels: { from: ../ghost }
+labels: [{ pairs: { c: ../ghost } }]
+namePrefix: ../ghost
+images: [{ name: ../ghost, newName: ../logs }]
+patches: [{ patch: '../ghost', target: { name: ../ghost } }]
+replacements: [{ source: { fieldPath: ../ghost } }]
+helmCharts: [{ name: a, valuesInline: { path: ../ghost }, valuesFile: ../conf/values.yaml }]
+helmGlobals: { chartHome: ../conf/charts }
+";
+        let repo = [
+            ("a/o/kustomization.yaml", values),
+            ("a/o/d.yaml", ""),
+            ("a/logs/x", "log"),
+            ("a/conf/a.txt", "a"),
+            ("a/conf/values.yaml", "v: 1"),
+            ("a/conf/charts/c/Chart.yaml", "c: 1"),
+        ];
+        let (files, asked) = collect("a/o", &repo).unwrap();
+        assert_eq!(asked, ["a/o/", "a/conf/a.txt", "a/conf/charts", "a/conf/values.yaml", "a/conf/charts/"]);
+        let expected = values.replace("files: [../conf/a.txt]", "files: [outside/a/conf/a.txt]");
+        let expected = expected.replace("../conf/values", "outside/a/conf/values");
+        let expected = expected.replace("../conf/charts", "outside/a/conf/charts");
+        let copied = files.iter().find(|(path, _)| path.as_str() == "kustomization.yaml").unwrap().1;
+        assert_eq!(String::from_utf8_lossy(copied), expected);
+    }
+
+    #[test]
+    fn a_reference_is_a_file_or_a_directory_whatever_it_is_called() {
+        let text = "\
+resources: [../base.v1, ../../patch.yaml]
+configMapGenerator: [{ name: a, files: [../conf/LICENSE] }]
+";
+        let repo = [
+            ("a/o/kustomization.yaml", text),
+            ("a/base.v1/kustomization.yaml", "resources: []\n"),
+            ("a/conf/LICENSE", "MIT"),
+            ("a/conf/neighbour", ""),
+            ("patch.yaml", "p: 1"),
+            ("elsewhere", ""),
+        ];
+        let (files, asked) = collect("a/o", &repo).unwrap();
+        assert_eq!(asked, ["a/o/", "a/base.v1", "a/conf/LICENSE", "patch.yaml", "a/base.v1/"]);
+        insta::assert_snapshot!(show(&files), @r#"
+kustomization.yaml: resources: [outside/a/base.v1, outside/patch.yaml]
+configMapGenerator: [{ name: a, files: [outside/a/conf/LICENSE] }]
+outside/a/base.v1/kustomization.yaml: resources: []
+outside/a/conf/LICENSE: MIT
+outside/patch.yaml: p: 1
+"#);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_at_the_reference_that_leads_there() {
+        let mut collector = Collector::new(path("a/o"));
+        let refused =
+            |collector: &Collector, at: &str| collector.refuse(&path(at), "it is too big", "make it smaller");
+        insta::assert_snapshot!(refused(&collector, "a/o"), @"a/o cannot be copied: it is too big; make it smaller");
+        let text = Entry::regular("resources:\n- ../../base\n".to_owned());
+        collector.add(collector.next().unwrap().unwrap(), [(path("a/o/kustomization.yaml"), text)]);
+        insta::assert_snapshot!(refused(&collector, "base"), @r#"a/o/kustomization.yaml:2:3: "../../base" cannot be copied: it is too big; make it smaller"#);
+    }
+
+    #[test]
+    fn the_number_of_directories_and_files_is_bounded() {
         let many: Vec<String> = (0..30).map(|i| format!("../d{i}")).collect();
         let text = format!("resources: [{}]\n", many.join(", "));
         assert!(collect("o", &[("o/kustomization.yaml", &text)]).unwrap_err().contains("20"));
+        let many: Vec<String> = (0..501).map(|i| format!("../d/{i}.yaml")).collect();
+        let text = format!("resources: [{}]\n", many.join(", "));
+        assert!(collect("o", &[("o/kustomization.yaml", &text)]).unwrap_err().contains("500"));
     }
 }

@@ -1,6 +1,7 @@
 //! What a kustomization reaches outside of its own directory.
 
 use fabrique_core::id::RelPath;
+use fabrique_declarations::overlay::is_remote;
 use fabrique_yaml::{Finding, Node, Yaml};
 
 /// Whether a file is what `kustomize build` starts from.
@@ -35,43 +36,68 @@ pub(super) struct Mention<'y> {
     pub(super) target: &'y str,
 }
 
-/// Every scalar that climbs. All scalars are looked at, not a list of fields: kustomize adds fields, and
-/// no other text of a kustomization has a `..` between slashes.
+/// Everything that climbs, of what names files. Kustomize knows no other fields that do, and any other text with a `..`
+/// between slashes is a value: of a literal, a label or an annotation.
 pub(super) fn climbs(yaml: &Yaml) -> Vec<Mention<'_>> {
-    let mut found = Vec::new();
-    for document in yaml.documents() {
-        document.walk(&mut |node| {
-            let Some(mention) = keyed(node) else { return };
-            let remote = mention.target.contains("://") || mention.target.contains(char::is_whitespace);
-            if !remote && mention.target.split('/').any(|segment| segment == "..") {
-                found.push(mention);
-            }
-        });
-    }
+    let mut found: Vec<Mention<'_>> = yaml.documents().iter().flat_map(mentioned).collect();
+    found.extend(yaml.documents().iter().flat_map(charts).map(whole));
+    found.retain(|mention| {
+        let is_path = !is_remote(mention.target) && !mention.target.contains(char::is_whitespace);
+        is_path && mention.target.split('/').any(|segment| segment == "..")
+    });
     found
 }
 
-/// Everything that the known fields name, wherever it is. What is written out in place is nothing to look for.
+/// Everything that has to be there, wherever it is. What is written out in place is nothing to look for.
 pub(super) fn mentions(yaml: &Yaml) -> Vec<Mention<'_>> {
-    let value = |node, key: &str| Node::entry(node, key).map(|(_, value)| value);
-    let plain =
-        |node: &'_ Node| node.text().is_some_and(|text| !text.contains('\n') && !text.starts_with('{'));
-    let mut found = Vec::new();
-    for document in yaml.documents() {
-        let items = |key: &&str| value(document, key).map_or(&[][..], Node::items);
-        let listed = LISTS.iter().flat_map(items);
-        let below = WITH_PATH.iter().flat_map(items).filter_map(|item| value(item, "path"));
-        let charts = items(&"helmCharts").iter().filter_map(|chart| value(chart, "repo"));
-        let openapi = value(document, "openapi").and_then(|openapi| value(openapi, "path"));
-        let whole = listed.chain(below).chain(charts).chain(openapi).filter(|node| plain(node));
-        found.extend(whole.filter_map(|node| Some(Mention { node, prefix: "", target: node.text()? })));
-        for generator in GENERATORS.iter().flat_map(items) {
-            let lists = ["files", "envs"].iter().filter_map(|key| value(generator, key));
-            let one = value(generator, "env");
-            found.extend(lists.flat_map(Node::items).chain(one).filter_map(keyed));
-        }
-    }
-    found
+    let repositories =
+        |document| items(document, "helmCharts").iter().filter_map(|chart| value(chart, "repo"));
+    let documents = yaml.documents().iter();
+    documents
+        .flat_map(|document| mentioned(document).chain(repositories(document).filter(plain).map(whole)))
+        .collect()
+}
+
+/// What the fields name that kustomize reads by itself.
+fn mentioned(document: &Node) -> impl Iterator<Item = Mention<'_>> {
+    let listed = LISTS.iter().flat_map(|key| items(document, key));
+    let below = WITH_PATH.iter().flat_map(|key| items(document, key)).filter_map(|item| value(item, "path"));
+    let openapi = value(document, "openapi").and_then(|openapi| value(openapi, "path"));
+    let generated = GENERATORS.iter().flat_map(|key| items(document, key)).flat_map(|generator| {
+        let lists = ["files", "envs"].iter().flat_map(|key| items(generator, key));
+        lists.chain(value(generator, "env"))
+    });
+    listed.chain(below).chain(openapi).filter(plain).map(whole).chain(generated.filter_map(keyed))
+}
+
+/// What the fields of Helm name, which may be in the chart as well.
+fn charts(document: &Node) -> impl Iterator<Item = &Node> {
+    let globals = value(document, "helmGlobals").into_iter();
+    let globals =
+        globals.flat_map(|globals| ["chartHome", "configHome"].iter().filter_map(|key| value(globals, key)));
+    let listed = ["helmCharts", "helmChartInflationGenerator"].iter().flat_map(|key| items(document, key));
+    let listed = listed.flat_map(|chart| {
+        let one = ["valuesFile", "values", "chartHome"].iter().filter_map(|key| value(chart, key));
+        one.chain(items(chart, "additionalValuesFiles"))
+    });
+    globals.chain(listed).filter(plain)
+}
+
+fn value<'y>(node: &'y Node, key: &str) -> Option<&'y Node> {
+    node.entry(key).map(|(_, value)| value)
+}
+
+fn items<'y>(node: &'y Node, key: &str) -> &'y [Node] {
+    value(node, key).map_or(&[][..], Node::items)
+}
+
+fn plain(node: &&Node) -> bool {
+    node.text().is_some_and(|text| !text.contains('\n') && !text.starts_with('{'))
+}
+
+/// A path and nothing else.
+fn whole(node: &Node) -> Mention<'_> {
+    Mention { node, prefix: "", target: node.text().unwrap_or_default() }
 }
 
 /// A path that may have the key of a generator before it.

@@ -8,8 +8,8 @@ use fabrique_core::id::{AppName, RelPath};
 use fabrique_declarations::contract::{self, Placeholder};
 use fabrique_declarations::overlay::{self, File};
 use fabrique_declarations::{Declaration, Finding, manifest};
-use fabrique_gitops::overlay::{Collector, OUTSIDE};
-use fabrique_gitops::{Refusal, registration};
+use fabrique_gitops::overlay::{Collector, Next, OUTSIDE};
+use fabrique_gitops::{Entry, Refusal, registration};
 
 use super::Declared;
 use crate::error::OperatorError;
@@ -154,11 +154,13 @@ fn overlay(root: &Path, directory: &RelPath, app: &AppName) -> Result<Vec<Findin
     let mut collector = Collector::new(directory.clone());
     let collected = loop {
         match collector.next() {
-            Ok(Some(next)) => {
-                let base = root.join(next.as_str());
-                let files = if base.is_dir() { Reading::of(&base)? } else { BTreeMap::new() };
-                collector.add(next, files);
-            }
+            Ok(Some(next)) => match read(root, &next) {
+                Ok(files) => collector.add(next, files),
+                Err((path, error @ OperatorError::TooBig { .. })) => {
+                    break Err(collector.refuse(&path, &error.to_string(), "refer to a smaller directory"));
+                }
+                Err((_, error)) => return Err(error),
+            },
             Ok(None) => break collector.finish(),
             Err(refusal) => break Err(refusal),
         }
@@ -183,6 +185,28 @@ fn overlay(root: &Path, directory: &RelPath, app: &AppName) -> Result<Vec<Findin
     findings.sort();
     findings.dedup();
     Ok(findings)
+}
+
+/// What the collector asks for, by path from `root`. An error comes with what it is about.
+fn read(root: &Path, next: &Next) -> Result<BTreeMap<RelPath, Entry>, (RelPath, OperatorError)> {
+    match next {
+        Next::Files(paths) => {
+            let mut files = BTreeMap::new();
+            for path in paths {
+                let file = Reading::file(&root.join(path.as_str())).map_err(|error| (path.clone(), error))?;
+                files.extend(file.map(|entry| (path.clone(), entry)));
+            }
+            Ok(files)
+        }
+        Next::Directory(directory) => {
+            let base = root.join(directory.as_str());
+            if !base.is_dir() {
+                return Ok(BTreeMap::new());
+            }
+            let files = Reading::of(&base).map_err(|error| (directory.clone(), error))?;
+            Ok(files.into_iter().map(|(path, entry)| (directory.join(&path), entry)).collect())
+        }
+    }
 }
 
 /// What cannot be copied.
@@ -276,6 +300,28 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
         let declared = directory(root.path(), &overlays).unwrap();
         assert_eq!(declared.overlays, Some(4));
         insta::assert_snapshot!(told(&declared));
+    }
+
+    #[test]
+    fn what_is_reached_is_read_without_its_neighbours() {
+        let root = repository();
+        // More than is read of a checkout.
+        for neighbour in [".git/objects", "target/debug", "ops/citation/conf/huge"] {
+            write(root.path(), neighbour, "");
+            let file = fs::File::options().write(true).open(root.path().join(neighbour)).unwrap();
+            file.set_len(200 << 20).unwrap();
+        }
+        write(root.path(), "ops/citation/conf/LICENSE", "MIT");
+        write(root.path(), "patch.yaml", "kind: Deployment\n");
+        let kustomization = "ops/citation/deploy/overlays/prod/kustomization.yaml";
+        let more = format!(
+            "{KUSTOMIZATION}patches: [{{ path: ../../../../../patch.yaml }}]\nconfigMapGenerator: [{{ files: [../../../conf/LICENSE] }}]\n"
+        );
+        write(root.path(), kustomization, &more);
+        assert_eq!(told(&directory(root.path(), &[]).unwrap()), "");
+        write(root.path(), kustomization, &more.replace("conf/LICENSE", "conf"));
+        let told = told(&directory(root.path(), &[]).unwrap());
+        assert!(told.contains("kustomization.yaml:5:32: \"../../../conf\" cannot be copied: "), "{told}");
     }
 
     #[test]
