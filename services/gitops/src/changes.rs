@@ -19,6 +19,8 @@ pub enum Scope {
     App(AppName),
     /// `applications/<name>.yaml`: the generated Argo CD Applications.
     Applications,
+    /// `root.yaml`: the root Application and the projects, which a person applies.
+    Root,
     /// `migrations/<environment>/<app>/migrations.yaml`: what is run before a sync.
     Migrations,
     /// `<kind>/<environment>/<name>.yaml`: what the cluster provides to apps.
@@ -36,6 +38,7 @@ impl Scope {
                 .strip_prefix("applications/")
                 .and_then(|name| name.strip_suffix(".yaml"))
                 .is_some_and(|name| !name.is_empty() && !name.contains('/')),
+            Scope::Root => text == "root.yaml",
             Scope::Migrations => {
                 let parts: Vec<&str> = text.split('/').collect();
                 matches!(parts[..], ["migrations", _, _, "migrations.yaml"])

@@ -172,6 +172,12 @@ impl CommitMessage {
         &self.subject
     }
 
+    /// The same with one more paragraph before the trailers.
+    pub(crate) fn noting(&self, note: &str) -> Self {
+        let body = [self.body.as_str(), note].into_iter().filter(|text| !text.is_empty());
+        Self::new(&self.subject, &body.collect::<Vec<_>>().join("\n\n"), self.trailers.clone())
+    }
+
     /// What stands between subject and trailers.
     #[must_use]
     pub fn body(&self) -> &str {

@@ -39,6 +39,7 @@ use crate::{Scope, composition, layout};
 use order::Order;
 pub use provided::{Asks, Kind, database_resource, volume_name};
 pub use root::NETWORK_GROUPS;
+pub use root::{APPLY, digest_in};
 pub use settings::{Destination, IN_CLUSTER, RESERVED, Settings, is_label};
 pub use stands::Standing;
 
@@ -145,8 +146,8 @@ pub fn render(
 }
 
 /// Adds to a planned commit the Application of its environment as it has to be afterwards, with those of the apps that
-/// come after it where their waves move, and what the app asks the cluster to provide. What people wrote is left as it
-/// is. `standing` are the Applications of `tree` or of one before it.
+/// come after it where their waves move, and what the app asks the cluster to provide; and with any of that `root.yaml`, where
+/// it has to move. What people wrote is left as it is. `standing` are the Applications of `tree` or of one before it.
 ///
 /// # Errors
 /// [`Refusal::NotYet`] when the Application would be created before one that the app needs; when it may not be created
@@ -184,12 +185,19 @@ pub fn along(
     }
     let differing: Vec<(RelPath, String)> =
         out.differing(&after).map(|(path, _, content)| (path.clone(), content.to_owned())).collect();
+    // Not by itself: workers of two versions would undo each other's.
+    let root = if differing.is_empty() { None } else { root::moved(&ground) };
     if !differing.is_empty() {
         planned.changes.also_within(Scope::Applications);
         planned.changes.also_within(Scope::Provided);
     }
     for (path, content) in differing {
         planned.changes.write(path, content)?;
+    }
+    if let Some(text) = root {
+        planned.changes.also_within(Scope::Root);
+        planned.changes.write(layout::root(), text)?;
+        planned.message = planned.message.noting(APPLY);
     }
     tree.apply(&planned.changes)?;
     Ok(planned)

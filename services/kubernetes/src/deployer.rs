@@ -26,6 +26,8 @@ use crate::cluster::read_text;
 use crate::error::KubernetesError;
 use crate::labels;
 
+/// The annotation of the root Application that says which `root.yaml` it was applied from.
+const RENDERED: &str = "fabrique/rendered";
 /// How many parts of a sync that failed are told.
 const MOST_PARTS: usize = 3;
 /// Who owns what is written here.
@@ -212,6 +214,7 @@ fn state(application: &Value) -> ApplicationState {
         operation: operation.is_object().then(|| sync_operation(operation)),
         images: images.collect(),
         message: messages.find_map(|message| message.as_str().map(str::to_owned)),
+        rendered: application["metadata"]["annotations"][RENDERED].as_str().map(str::to_owned),
     }
 }
 
@@ -322,7 +325,9 @@ mod tests {
     #[test]
     fn an_application_tells_how_it_is_and_one_that_was_never_compared_is_not_well() {
         let fresh = state(&json!({ "metadata": { "name": "citation-prod" } }));
-        assert!(!fresh.is_well() && fresh.images.is_empty(), "{fresh:?}");
+        assert!(!fresh.is_well() && fresh.images.is_empty() && fresh.rendered.is_none(), "{fresh:?}");
+        let root = json!({ "metadata": { "annotations": { "fabrique/rendered": "sha256:aa" } } });
+        assert_eq!(state(&root).rendered.as_deref(), Some("sha256:aa"));
         let told = state(&json!({ "status": {
             "sync": { "status": "Synced" }, "health": { "status": "Healthy" },
             "summary": { "images": ["registry:80/citation@sha256:aa"] },

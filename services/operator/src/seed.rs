@@ -12,6 +12,7 @@ pub mod guard;
 mod look;
 pub mod plan;
 mod report;
+mod root;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

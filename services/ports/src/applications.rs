@@ -21,6 +21,8 @@ pub struct ApplicationState {
     pub images: BTreeSet<String>,
     /// What is wrong, where it says so.
     pub message: Option<String>,
+    /// The digest of the rendered file that it was applied from, where it names one.
+    pub rendered: Option<String>,
 }
 
 /// The last sync of an Application.

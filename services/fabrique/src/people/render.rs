@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use fabrique_gitops::Rules;
+use fabrique_gitops::render::APPLY;
+use fabrique_gitops::{Rules, layout};
 use fabrique_operator::Exit;
 use fabrique_operator::declared::Ports;
 use fabrique_operator::render::{self, Difference, Rendered};
@@ -51,6 +52,9 @@ fn print(console: Console, wanted: &Render, rendered: &Rendered) -> anyhow::Resu
         console.line(&format!("{file}: {what}"))?;
         for line in lines {
             console.line(&format!("  {line}"))?;
+        }
+        if *file == layout::root() {
+            console.line(&format!("  {APPLY}"))?;
         }
     }
     for held in &rendered.withheld {

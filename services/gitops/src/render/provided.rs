@@ -92,6 +92,11 @@ pub(super) fn contract_of(tree: &Tree) -> Option<Contract> {
     Contract::parse(contract::FILE_NAME, bytes).ok()
 }
 
+/// Whether a tree has a contract, whatever it says.
+pub(super) fn has_contract(tree: &Tree) -> bool {
+    RelPath::parse(contract::FILE_NAME).is_ok_and(|path| tree.content(&path).is_some())
+}
+
 /// The claim of an app's volume, in its namespace.
 #[must_use]
 pub fn volume_name(app: &AppName) -> String {

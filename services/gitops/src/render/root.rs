@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use fabrique_core::id::Digest;
 use fabrique_yaml::{Finding, flow_text};
 
 use super::application::{SYNC_POLICY, apps_url};
@@ -30,6 +31,13 @@ const DENIED: &str = "    - { group: rbac.authorization.k8s.io, kind: \"*\" }
     - { group: argoproj.io, kind: \"*\" }
 ";
 
+/// What stands before the digest of the file in it. Applied, it tells which `root.yaml` the cluster has; and one that a person
+/// edited has another digest than it says.
+const RENDERED: &str = "    fabrique/rendered: ";
+
+/// What has to be done about a `root.yaml` that changed.
+pub const APPLY: &str = "nobody applies root.yaml by itself: look at what changed, then `kubectl apply --server-side -f root.yaml`";
+
 /// Renders it, unless a person wrote one.
 pub(super) fn put(ground: &Ground<'_>, out: &mut Rendering) {
     let file = layout::root();
@@ -44,7 +52,38 @@ pub(super) fn put(ground: &Ground<'_>, out: &mut Rendering) {
         .chain([root(ground)])
         .collect();
     let text = text.join("---\n");
-    out.files.insert(file, format!("{MARK}; edits are overwritten. A person applies it.\n{text}"));
+    let text = format!("{MARK}; `fabrique render` overwrites edits. A person applies it.\n{text}");
+    let digest = Digest::of(text.as_bytes());
+    out.files.insert(file, text.replacen(&rendered(""), &rendered(&digest.to_string()), 1));
+}
+
+/// It as it is rendered now, where it stands as it was rendered once and what it is rendered from has moved since. What a person
+/// edited stays, and so does everything while something that it is rendered from cannot be read.
+pub(super) fn moved(ground: &Ground<'_>) -> Option<String> {
+    let stands = std::str::from_utf8(ground.tree.content(&layout::root())?).ok()?;
+    let is_unread = ground.contract.is_none() && provided::has_contract(ground.tree);
+    if !is_as_rendered(stands) || is_unread || !ground.registrations.findings.is_empty() {
+        return None;
+    }
+    let mut out = Rendering::default();
+    put(ground, &mut out);
+    out.files.remove(&layout::root()).filter(|text| text != stands)
+}
+
+fn rendered(digest: &str) -> String {
+    format!("{RENDERED}\"{digest}\"\n")
+}
+
+/// The digest that a `root.yaml` says of itself, as the annotation `fabrique/rendered` of its root Application.
+#[must_use]
+pub fn digest_in(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix(RENDERED)).map(|digest| digest.trim_matches('"'))
+}
+
+/// Whether a `root.yaml` is as it was rendered, whenever that was.
+fn is_as_rendered(text: &str) -> bool {
+    let without = |digest| text.replacen(&rendered(digest), &rendered(""), 1);
+    digest_in(text).is_some_and(|digest| Digest::of(without(digest).as_bytes()).to_string() == digest)
 }
 
 fn apps_project(ground: &Ground<'_>) -> String {
@@ -166,10 +205,11 @@ fn root(ground: &Ground<'_>) -> String {
         "# Without a finalizer: to delete the root deletes no app.\n\
          apiVersion: argoproj.io/v1alpha1\nkind: Application\nmetadata:\n  name: {}\n  namespace: {}\n  labels:\n    \
          app.kubernetes.io/managed-by: fabrique\n  annotations:\n    \
-         argocd.argoproj.io/manifest-generate-paths: /{folder}\nspec:\n  project: {}\n  source:\n    repoURL: {}\n    \
+         argocd.argoproj.io/manifest-generate-paths: /{folder}\n{}spec:\n  project: {}\n  source:\n    repoURL: {}\n    \
          targetRevision: {}\n    path: {folder}\n    directory: {{ exclude: {excluded} }}\n  destination:\n    server: {}\n    namespace: {}\n{SYNC_POLICY}",
         flow_text(&settings.root),
         flow_text(&settings.argocd_namespace),
+        rendered(""),
         flow_text(&root_project_name(ground)),
         flow_text(&apps_url(settings)),
         flow_text(&settings.branch),

@@ -11,6 +11,7 @@ use crate::tree::{Entry, FileKind};
 mod migrations;
 mod provided;
 mod refusals;
+mod root;
 mod standing;
 
 const DIGEST: &str = "sha256:2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee2eee";

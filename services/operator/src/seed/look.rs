@@ -16,8 +16,10 @@ use fabrique_observer::migrations::rendered_at;
 use fabrique_ports::applications::ApplicationState;
 use fabrique_ports::secrets::Derivation;
 
-use super::plan::{AppSeen, CompositionSeen, DeployerSeen, FileSeen, ImageSeen, SecretsSeen, Seen, Stand};
-use super::{Ground, Wish};
+use super::plan::{
+    AppSeen, CompositionSeen, DeployerSeen, FileSeen, ImageSeen, RootSeen, SecretsSeen, Seen, Stand,
+};
+use super::{Ground, Wish, root};
 use crate::declared::{Judged, judged};
 use crate::error::OperatorError;
 use crate::hooks::{self, Watched};
@@ -60,8 +62,11 @@ pub(super) async fn look(ground: &Ground<'_>, wish: &Wish) -> Result<Look, Opera
     let url = &ground.webhooks.url;
     let ensured = hooks::ensure(ground.webhooks.port, watched.clone(), url, true).await;
     let root = match (ground.deployer, ground.settings) {
-        (Some(deployer), Some(settings)) => Some(deployer.application(&settings.root).await?.is_some()),
-        (Some(_), None) | (None, _) => None,
+        (Some(deployer), Some(settings)) => {
+            let applied = deployer.application(&settings.root).await?;
+            root::seen(applied.as_ref(), &apps.tree, rendered.as_ref())
+        }
+        (Some(_), None) | (None, _) => RootSeen::Unasked,
     };
     let seen =
         Seen { environment: wish.environment.clone(), apps: all, secrets, hooks: ensured.repositories, root };

@@ -60,6 +60,21 @@ impl Stage {
     }
 }
 
+/// What Argo CD has of `root.yaml`, which a person applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootSeen {
+    /// It is not asked.
+    Unasked,
+    /// It has no root Application.
+    Absent,
+    /// It has another than the one in `cluster/apps`.
+    Behind,
+    /// It has another than the one that has to be in `cluster/apps`, which is not there either.
+    NotRendered,
+    /// It has that, or one that says nothing of itself.
+    There,
+}
+
 /// Everything that a plan is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
@@ -71,8 +86,8 @@ pub struct Seen {
     pub secrets: SecretsSeen,
     /// The webhooks on their sources and on `cluster/apps`.
     pub hooks: Vec<EnsuredHook>,
-    /// Whether Argo CD has the root Application; nothing when it is not asked.
-    pub root: Option<bool>,
+    /// What Argo CD has of `root.yaml`.
+    pub root: RootSeen,
 }
 
 /// One app as it is found.
@@ -477,16 +492,18 @@ fn application(seen: &Seen, app: &AppSeen) -> Standing {
         FileSeen::None(why) => return Standing::There(why.clone()),
         FileSeen::Differs(file) => {
             let standing = committed(app, file);
-            if seen.root != Some(false) || matches!(standing, Standing::Refused(..)) {
+            if matches!(standing, Standing::Refused(..)) {
                 return standing;
             }
-            file
+            match unapplied(seen.root, file) {
+                Some(why) => return refused(why),
+                None => return standing,
+            }
         }
         FileSeen::There(file) => file,
     };
-    if seen.root == Some(false) {
-        let remedy = "apply root.yaml of cluster/apps, as docs/app-of-apps.md says";
-        return refused(format!("Argo CD has no root Application, so that nobody reads {what}; {remedy}"));
+    if let Some(why) = unapplied(seen.root, what) {
+        return refused(why);
     }
     match &app.deployer {
         DeployerSeen::Unasked => Standing::There(format!("{what} is committed; Argo CD is not asked")),
@@ -496,6 +513,24 @@ fn application(seen: &Seen, app: &AppSeen) -> Standing {
         DeployerSeen::Behind(said) | DeployerSeen::Degraded(said) | DeployerSeen::Failed(said) => {
             Standing::Awaited(format!("Argo CD says: {said}"))
         }
+    }
+}
+
+/// Why Argo CD would not deploy what `file` says, as far as that is up to `root.yaml`.
+fn unapplied(root: RootSeen, file: &RelPath) -> Option<String> {
+    let apply = "apply root.yaml of cluster/apps, as docs/app-of-apps.md says";
+    match root {
+        RootSeen::Unasked | RootSeen::There => None,
+        RootSeen::Absent => {
+            Some(format!("Argo CD has no root Application, so that nobody reads {file}; {apply}"))
+        }
+        RootSeen::Behind => Some(format!(
+            "root.yaml changed since it was applied, and Argo CD deploys {file} within the projects that it has; {apply}"
+        )),
+        RootSeen::NotRendered => Some(format!(
+            "root.yaml is not as rendered, and Argo CD deploys {file} within the projects that it has; `fabrique render --path .` \
+             in a checkout of cluster/apps writes it: commit and push that, then {apply}"
+        )),
     }
 }
 

@@ -72,7 +72,7 @@ fn seen(apps: Vec<AppSeen>) -> Seen {
         apps,
         secrets: SecretsSeen::Seen(vec![secret(Outcome::Made)]),
         hooks: vec![hook("atlas/a", HookResult::Created), hook("cluster/apps", HookResult::Present)],
-        root: Some(true),
+        root: RootSeen::There,
     }
 }
 
@@ -151,7 +151,9 @@ fn unobstructed(mut seen: Seen) -> Seen {
             hook.result = HookResult::Created;
         }
     }
-    seen.root = seen.root.map(|_| true);
+    if seen.root != RootSeen::Unasked {
+        seen.root = RootSeen::There;
+    }
     seen
 }
 
@@ -239,7 +241,13 @@ fn anything() -> impl Strategy<Value = Seen> {
         HookResult::NoRepository,
         HookResult::Failed,
     ]);
-    let root = select(vec![None, Some(true), Some(false)]);
+    let root = select(vec![
+        RootSeen::Unasked,
+        RootSeen::Absent,
+        RootSeen::Behind,
+        RootSeen::NotRendered,
+        RootSeen::There,
+    ]);
     (apps(), outcomes, results, root).prop_map(|(apps, outcome, result, root)| Seen {
         secrets: SecretsSeen::Seen(vec![secret(outcome)]),
         hooks: vec![hook("atlas/a", result), hook("cluster/apps", HookResult::Present)],
@@ -475,4 +483,28 @@ fn what_failed_too_often_is_tried_again_and_what_fails_by_its_source_is_not() {
     app.stand.stop = Some("failed by its source".to_owned());
     let refused = plan(&seen(vec![app]), false);
     assert!(refused.is_refused() && told(&refused).contains("image a: refused: failed by its source"));
+}
+
+#[test]
+fn a_root_that_was_not_applied_as_it_is_stands_in_the_way_and_what_helps_is_told() {
+    let mut up = fresh("b");
+    brought(&mut up);
+    for (root, helps) in [
+        (RootSeen::Absent, "has no root Application"),
+        (RootSeen::Behind, "root.yaml changed since it was applied"),
+        (RootSeen::NotRendered, "`fabrique render --path .`"),
+    ] {
+        for app in [fresh("a"), up.clone()] {
+            let mut seen = seen(vec![app]);
+            seen.root = root;
+            let refused = plan(&seen, false);
+            let told = told(&refused);
+            assert!(
+                refused.is_refused() && told.contains(helps) && told.contains("apply root.yaml"),
+                "{told}"
+            );
+            seen.root = RootSeen::Unasked;
+            assert!(!plan(&seen, false).is_refused());
+        }
+    }
 }
