@@ -58,16 +58,16 @@ pub struct Contract {
 pub struct Endpoints {
     /// Gitea: `http://` or `https://`.
     #[schemars(with = "String", extend("format" = "uri"))]
-    pub gitea: Url,
+    pub gitea: At<Url>,
     /// Argo CD: `http://` or `https://`.
     #[schemars(with = "String", extend("format" = "uri"))]
-    pub argocd: Url,
+    pub argocd: At<Url>,
     /// The registry, as images name it: `host[:port]`.
     #[schemars(with = "String", regex(pattern = read::REGISTRY))]
-    pub registry: String,
+    pub registry: At<String>,
     /// NATS: `nats://` or `tls://`.
     #[schemars(with = "String", extend("format" = "uri"))]
-    pub nats: Url,
+    pub nats: At<Url>,
 }
 
 /// A database.

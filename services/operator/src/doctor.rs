@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_core::id::{BranchName, RepoName};
+use fabrique_declarations::contract;
 use fabrique_observer::{Apps, AppsReader};
 use fabrique_ports::PortError;
 use fabrique_ports::builder::{Builder, Daemon};
@@ -25,6 +26,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use serde::Serialize;
 
+use crate::endpoints::{Configured, contradictions};
 use crate::exit::Exit;
 
 /// How a check went.
@@ -161,6 +163,8 @@ pub struct Config {
     pub registries: Vec<String>,
     /// The oldest BuildKit that is supported, for the remedy.
     pub builder_floor: Option<String>,
+    /// The cluster's own services as they are configured, for the contract to agree with.
+    pub services: Option<Configured>,
     /// How long things may take, and of how many a sample is.
     pub bounds: Bounds,
 }
@@ -176,6 +180,7 @@ impl Config {
             hook_secret: false,
             registries: Vec::new(),
             builder_floor: None,
+            services: None,
             bounds: Bounds::default(),
         }
     }
@@ -306,6 +311,13 @@ impl Doctor {
         if checks.is_empty() {
             let what = format!("{} apps at {}", registrations.apps.len(), apps.commit.short());
             checks.push(Check::ok(name, what));
+        }
+        if let (Some(services), Ok(Some(contract))) = (&self.config.services, &apps.contract) {
+            let found = contradictions(contract, contract::FILE_NAME, services);
+            checks.extend(found.into_iter().map(|finding| {
+                let what = format!("{}:{}:{}: {}", finding.file, finding.line, finding.column, finding.what);
+                Check::warn("contract", what, finding.remedy)
+            }));
         }
         (Some(apps), checks)
     }

@@ -33,6 +33,7 @@ pub mod declared;
 mod dlq;
 pub mod doctor;
 mod egress;
+pub mod endpoints;
 mod error;
 mod exit;
 pub mod hooks;

@@ -74,13 +74,13 @@ fn endpoints(reader: &Reader<'_>, node: &Node) -> Option<Endpoints> {
             let what = format!("endpoints.registry: {text:?} is not how images name a registry");
             reader.report(node, what, "write host:port, like registry:80");
         }
-        right.then(|| text.to_owned())
+        right.then(|| At::node(text.to_owned(), node))
     });
     let nats = endpoint(&fields, "nats", &["nats", "tls"]);
     Some(Endpoints { gitea: gitea?, argocd: argocd?, registry: registry?, nats: nats? })
 }
 
-fn endpoint(fields: &Fields<'_>, name: &str, schemes: &[&str]) -> Option<Url> {
+fn endpoint(fields: &Fields<'_>, name: &str, schemes: &[&str]) -> Option<At<Url>> {
     let node = fields.required(name)?;
     let reader = fields.reader;
     let text = reader.text(node, name)?;
@@ -101,7 +101,7 @@ fn endpoint(fields: &Fields<'_>, name: &str, schemes: &[&str]) -> Option<Url> {
         );
         return None;
     }
-    Some(url)
+    Some(At::node(url, node))
 }
 
 fn database(reader: &Reader<'_>, node: &Node, what: &str) -> Option<Database> {
