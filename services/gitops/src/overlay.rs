@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use fabrique_core::id::{AppName, RelPath};
+use fabrique_declarations::contract::Placeholder;
 use fabrique_yaml::{Finding, Node, Yaml, escaped};
 
 use crate::refusal::Refusal;
@@ -141,11 +142,16 @@ fn too_large() -> Refusal {
     }
 }
 
-/// The first placeholder of the app's image (`__<APP>_IMAGE_DIGEST__`, `__<APP>_IMAGE__`) that is still in
+/// The first of the contract's placeholders, or of the usual ones (`__<APP>_IMAGE_DIGEST__`, `__<APP>_IMAGE__`), that is still in
 /// `content`. In YAML only values and keys count: a comment may name what is filled in.
-pub(crate) fn leftover_placeholder(path: &RelPath, content: &[u8], app: &AppName) -> Option<Finding> {
-    let stem = app.as_str().to_ascii_uppercase().replace('-', "_");
-    let tokens = [format!("__{stem}_IMAGE_DIGEST__"), format!("__{stem}_IMAGE__")];
+pub(crate) fn leftover_placeholder(
+    path: &RelPath,
+    content: &[u8],
+    (app, placeholders): (&AppName, &[Placeholder]),
+) -> Option<Finding> {
+    let usual = Placeholder::both();
+    let tokens: Vec<String> =
+        placeholders.iter().chain(&usual).map(|placeholder| placeholder.of(app)).collect();
     let text = String::from_utf8_lossy(content);
     let token = |text: &str| tokens.iter().find(|token| has_token(text, token)).cloned();
     token(&text)?;
@@ -268,7 +274,7 @@ configMapGenerator: [{ files: [a.txt, key=ghost.txt], envs: [ghost.env], literal
     fn only_whole_placeholders_outside_of_comments_are_left_over() {
         let app = AppName::parse("citation-eu").unwrap();
         let left = |name: &str, text: &str| {
-            leftover_placeholder(&path(name), text.as_bytes(), &app)
+            leftover_placeholder(&path(name), text.as_bytes(), (&app, &[]))
                 .map(|f| (f.line, f.what.contains("DIGEST")))
         };
         assert_eq!(left("a.yaml", "# __CITATION_EU_IMAGE__\na: 1\n"), None);
@@ -284,5 +290,8 @@ configMapGenerator: [{ files: [a.txt, key=ghost.txt], envs: [ghost.env], literal
         );
         assert_eq!(left("run.sh", "#!/bin/sh\necho __CITATION_EU_IMAGE__ \n"), Some((2, false)));
         assert_eq!(left("a.bin", "\u{fffd}"), None);
+        let own = Placeholder { name: "__<APP>_REF__".to_owned(), ..Placeholder::both().remove(1) };
+        let found = leftover_placeholder(&path("a.yaml"), b"a: __CITATION_EU_REF__\n", (&app, &[own]));
+        assert!(found.unwrap().what.contains("__CITATION_EU_REF__ is filled by no binding"));
     }
 }

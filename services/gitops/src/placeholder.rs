@@ -168,7 +168,7 @@ fn form_of(form: Form) -> BindingForm {
 }
 
 /// What the contract says of placeholders.
-fn of_contract(tree: &Tree) -> Result<Vec<Placeholder>, Refusal> {
+pub(crate) fn of_contract(tree: &Tree) -> Result<Vec<Placeholder>, Refusal> {
     let Ok(path) = RelPath::parse(contract::FILE_NAME) else { return Ok(Placeholder::both()) };
     let Some(bytes) = tree.read(&path)? else { return Ok(Placeholder::both()) };
     match Contract::parse(contract::FILE_NAME, bytes) {

@@ -21,6 +21,9 @@ pub(crate) struct Validate {
     /// An overlay of an app's own repository, by its path in it, instead of those beside the declarations.
     #[arg(long, value_name = "DIR", requires = "path")]
     pub(crate) overlay: Vec<RelPath>,
+    /// The contract.yaml of cluster/apps, whose placeholders the overlays have; without it, the usual ones.
+    #[arg(long, value_name = "FILE", requires = "path")]
+    pub(crate) contract: Option<PathBuf>,
     /// Where images may be pushed, instead of what the configuration says, which is not read then.
     #[arg(long, value_name = "HOST[/PATH]", requires = "path")]
     pub(crate) registry: Vec<String>,

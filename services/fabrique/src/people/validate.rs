@@ -156,12 +156,19 @@ pub(crate) fn offline(console: Console, wanted: &Validate, config: Option<&Confi
     let mut report = Report { findings: configured.into_iter().map(told).collect(), ..Report::default() };
     if let Some(path) = &wanted.path {
         if wanted.is_cluster_apps(path) {
+            if wanted.contract.is_some() {
+                let what = format!(
+                    "{} is cluster/apps, which has its own contract; leave out --contract",
+                    path.display()
+                );
+                return Err(Complaint::usage(what).into());
+            }
             let registries = config.map_or(&wanted.registry, |config| &config.registry.allowed);
             let rules = Rules { registries: registries.clone() };
             let most = config.and_then(named::ceiling);
             report.registrations(validate::directory(path, &rules, most.as_ref())?);
         } else {
-            let declared = declared::directory(path, &wanted.overlay)?;
+            let declared = declared::directory(path, &wanted.overlay, wanted.contract.as_deref())?;
             if declared.declarations == 0 && declared.findings.is_empty() {
                 let path = path.display();
                 let what = "holds no code-location.manifest.yaml, and no registration of cluster/apps";

@@ -263,6 +263,7 @@ async fn an_apps_own_repository_is_checked_without_any_configuration() {
     let path = folder.path().to_str().unwrap();
     say(&["validate", "--path", path]).await.refused(2, "holds no code-location.manifest.yaml");
     say(&["validate", "--overlay", "prod"]).await.refused_by_clap();
+    say(&["validate", "--contract", "contract.yaml"]).await.refused_by_clap();
     say(&["validate", "citation", "--path", path]).await.refused_by_clap();
 
     let overlay = folder.path().join("ops/deploy/overlays/prod");
@@ -272,6 +273,14 @@ async fn an_apps_own_repository_is_checked_without_any_configuration() {
     fs::write(overlay.join("patch.yaml"), PATCH).unwrap();
     let said = say(&["validate", "--path", path]).await.ok();
     assert_eq!(said.out, "1 declaration, 1 overlay, 0 findings\n");
+
+    let contract = folder.path().join("contract.yaml");
+    let with_contract = ["validate", "--path", path, "--contract", contract.to_str().unwrap()];
+    say(&with_contract).await.refused(2, "contract.yaml");
+    fs::write(&contract, "nonsense: true\n").unwrap();
+    let said = say(&with_contract).await;
+    assert!(said.code == 1 && said.out.contains("contract.yaml:1:1: "), "{said:?}");
+    fs::remove_file(&contract).unwrap();
 
     fs::write(overlay.join("patch.yaml"), PATCH.replace("__CITATION_IMAGE__", "registry:80/citation:0.0.0"))
         .unwrap();

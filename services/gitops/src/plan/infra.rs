@@ -91,8 +91,9 @@ pub(super) fn copied(
     if let Some(absent) = overlay.absent(&infra.overlay.path).into_iter().next() {
         return Err(absent.into());
     }
+    let of_contract = placeholder::of_contract(tree)?;
     for (path, content) in changes.iter().filter_map(|(path, content)| Some((path, content?))) {
-        if let Some(finding) = leftover_placeholder(path, content, &app.name) {
+        if let Some(finding) = leftover_placeholder(path, content, (&app.name, &of_contract)) {
             return Err(finding.into());
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use fabrique_core::id::{AppName, RelPath};
 use fabrique_declarations::contract::{self, Placeholder};
 use fabrique_declarations::overlay::{self, File};
-use fabrique_declarations::{Declaration, Finding, manifest};
+use fabrique_declarations::{Contract, Declaration, Finding, manifest};
 use fabrique_gitops::overlay::{Collector, Next, OUTSIDE};
 use fabrique_gitops::{Entry, Refusal, registration};
 
@@ -39,12 +39,25 @@ pub(crate) fn has_registration(root: &Path) -> bool {
 }
 
 /// Checks every declaration below `root`, and the overlay beside each; or the overlays that are named, by their paths
-/// from `root`. Reads files: call it where blocking is allowed. Symlinks are not followed.
+/// from `root`. Their placeholders are those of the `contract`, which is a file; or the usual ones. Reads files: call it where
+/// blocking is allowed. Symlinks are not followed.
 ///
 /// # Errors
 /// When a file cannot be read, or there are too many.
-pub fn directory(root: &Path, overlays: &[RelPath]) -> Result<Declared, OperatorError> {
+pub fn directory(
+    root: &Path,
+    overlays: &[RelPath],
+    contract: Option<&Path>,
+) -> Result<Declared, OperatorError> {
     let mut declared = Declared::default();
+    let placeholders = match contract.map(placeholders).transpose()? {
+        None => Some(Placeholder::both()),
+        Some(Ok(placeholders)) => Some(placeholders),
+        Some(Err(findings)) => {
+            declared.findings.extend(findings);
+            None
+        }
+    };
     // Where each app's declaration lies: what is at or below it is about that app.
     let mut apps: BTreeMap<RelPath, AppName> = BTreeMap::new();
     for path in declarations(root)? {
@@ -72,12 +85,25 @@ pub fn directory(root: &Path, overlays: &[RelPath]) -> Result<Declared, Operator
     }
     let mut looked_at = 0;
     for (directory, app) in wanted(root, &apps, overlays, &mut declared.findings) {
+        // Without a contract that can be read nobody knows what an overlay has to hold.
+        let Some(placeholders) = &placeholders else { continue };
         looked_at += 1;
-        declared.findings.extend(overlay(root, &directory, &app)?);
+        declared.findings.extend(overlay(root, &directory, &app, placeholders)?);
     }
     declared.overlays = Some(looked_at);
     declared.findings.sort();
     Ok(declared)
+}
+
+/// What a contract says of placeholders, or what is wrong with it.
+fn placeholders(contract: &Path) -> Result<Result<Vec<Placeholder>, Vec<Finding>>, OperatorError> {
+    let name = contract.display().to_string();
+    let size = fs::metadata(contract).map_err(|source| unreadable(contract, source))?.len();
+    if size > MOST_BYTES {
+        return Ok(Err(vec![Finding::of_file(&name, "is larger than 1 MiB", "name a contract.yaml")]));
+    }
+    let bytes = fs::read(contract).map_err(|source| unreadable(contract, source))?;
+    Ok(Contract::parse(&name, &bytes).map(|contract| contract.placeholders))
 }
 
 /// Every declaration below `root`, in order.
@@ -150,7 +176,12 @@ fn wanted(
 }
 
 /// Checks one overlay with everything that it reaches, as it would be copied.
-fn overlay(root: &Path, directory: &RelPath, app: &AppName) -> Result<Vec<Finding>, OperatorError> {
+fn overlay(
+    root: &Path,
+    directory: &RelPath,
+    app: &AppName,
+    placeholders: &[Placeholder],
+) -> Result<Vec<Finding>, OperatorError> {
     let mut collector = Collector::new(directory.clone());
     let collected = loop {
         match collector.next() {
@@ -180,7 +211,7 @@ fn overlay(root: &Path, directory: &RelPath, app: &AppName) -> Result<Vec<Findin
         .collect();
     let files: Vec<File<'_>> =
         copied.iter().map(|(path, bytes, own)| File { path, bytes, own: *own }).collect();
-    let mut findings = overlay::findings(app, &Placeholder::both(), directory.as_str(), &files);
+    let mut findings = overlay::findings(app, placeholders, directory.as_str(), &files);
     findings.extend(absent.into_iter().map(Finding::from));
     findings.sort();
     findings.dedup();
@@ -265,7 +296,7 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
     fn a_repository_without_findings_is_well() {
         let root = repository();
         write(root.path(), ".git/code-location.manifest.yaml", "nonsense");
-        let declared = directory(root.path(), &[]).unwrap();
+        let declared = directory(root.path(), &[], None).unwrap();
         assert_eq!((declared.declarations, declared.overlays, told(&declared).as_str()), (1, Some(1), ""));
         assert_eq!(declared.exit(), Exit::Ok);
     }
@@ -285,7 +316,7 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
             "ops/citation/deploy/overlays/prod/patch.yaml",
             &PATCH.replace("__CITATION_IMAGE__", "citation:0.0.0"),
         );
-        let declared = directory(root.path(), &[]).unwrap();
+        let declared = directory(root.path(), &[], None).unwrap();
         assert_eq!(declared.exit(), Exit::Findings);
         insta::assert_snapshot!(told(&declared));
     }
@@ -297,9 +328,47 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
         write(root.path(), "elsewhere/kustomization.yaml", "images: []\n");
         let overlays = ["ops/citation/eu", "elsewhere", "ops/citation/deploy/overlays/prod", "nowhere"];
         let overlays = overlays.map(|path| RelPath::parse(path).unwrap());
-        let declared = directory(root.path(), &overlays).unwrap();
+        let declared = directory(root.path(), &overlays, None).unwrap();
         assert_eq!(declared.overlays, Some(4));
         insta::assert_snapshot!(told(&declared));
+    }
+
+    #[test]
+    fn the_placeholders_are_those_of_the_contract_that_is_named() {
+        let root = repository();
+        for file in ["kustomization.yaml", "patch.yaml"] {
+            let file = format!("ops/citation/deploy/overlays/prod/{file}");
+            let text = fs::read_to_string(root.path().join(&file)).unwrap();
+            let text = text.replace("__CITATION_IMAGE_DIGEST__", "__CITATION_DIGEST__");
+            write(root.path(), &file, &text.replace("__CITATION_IMAGE__", "__CITATION_REF__"));
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        let contract = elsewhere.path().join("contract.yaml");
+        let text = "\
+apiVersion: fabrique/v1
+kind: Contract
+version: 1
+accepts: [1]
+endpoints: { gitea: 'http://gitea:3000', argocd: 'http://argocd', registry: 'registry:80', nats: 'nats://nats:4222' }
+placeholders:
+  - { name: __<APP>_DIGEST__, form: digest, place: { images: digest } }
+  - { name: __<APP>_REF__, form: reference, place: { env: DAGSTER_CURRENT_IMAGE } }
+environments: { prod: {} }
+";
+        fs::write(&contract, text).unwrap();
+        let named = directory(root.path(), &[], Some(&contract)).unwrap();
+        assert_eq!((told(&named).as_str(), named.overlays), ("", Some(1)));
+        let usual = directory(root.path(), &[], None).unwrap();
+        assert!(told(&usual).contains("the placeholder __CITATION_IMAGE__ is missing"), "{}", told(&usual));
+        fs::write(&contract, "nonsense: true\n").unwrap();
+        let wrong = directory(root.path(), &[], Some(&contract)).unwrap();
+        assert!(
+            wrong.overlays == Some(0) && told(&wrong).contains("contract.yaml:1:1: "),
+            "{}",
+            told(&wrong)
+        );
+        let missing = directory(root.path(), &[], Some(Path::new("/nowhere"))).unwrap_err();
+        assert_eq!(missing.exit(), Exit::Usage);
     }
 
     #[test]
@@ -318,9 +387,9 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
             "{KUSTOMIZATION}patches: [{{ path: ../../../../../patch.yaml }}]\nconfigMapGenerator: [{{ files: [../../../conf/LICENSE] }}]\n"
         );
         write(root.path(), kustomization, &more);
-        assert_eq!(told(&directory(root.path(), &[]).unwrap()), "");
+        assert_eq!(told(&directory(root.path(), &[], None).unwrap()), "");
         write(root.path(), kustomization, &more.replace("conf/LICENSE", "conf"));
-        let told = told(&directory(root.path(), &[]).unwrap());
+        let told = told(&directory(root.path(), &[], None).unwrap());
         assert!(told.contains("kustomization.yaml:5:32: \"../../../conf\" cannot be copied: "), "{told}");
     }
 
@@ -330,14 +399,15 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
         let missing = KUSTOMIZATION.replace("../../base", "../../bass");
         write(root.path(), "ops/citation/deploy/overlays/prod/kustomization.yaml", &missing);
         assert!(
-            told(&directory(root.path(), &[]).unwrap())
+            told(&directory(root.path(), &[], None).unwrap())
                 .contains("kustomization.yaml:1:13: \"../../bass\" does not exist")
         );
         std::os::unix::fs::symlink("/etc/passwd", root.path().join("ops/citation/deploy/overlays/prod/link"))
             .unwrap();
         write(root.path(), "ops/citation/deploy/overlays/prod/kustomization.yaml", KUSTOMIZATION);
         assert!(
-            told(&directory(root.path(), &[]).unwrap()).contains("symlinks and submodules are not copied")
+            told(&directory(root.path(), &[], None).unwrap())
+                .contains("symlinks and submodules are not copied")
         );
     }
 
@@ -348,7 +418,7 @@ spec: { containers: [{ name: a, env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CI
             KUSTOMIZATION.replace("[../../base]", "[../../base, ghost.yaml, 'https://host/base?ref=v1']");
         let kustomization = "ops/citation/deploy/overlays/prod/kustomization.yaml";
         write(root.path(), kustomization, &remote.replace("__CITATION_IMAGE_DIGEST__", "x"));
-        insta::assert_snapshot!(told(&directory(root.path(), &[]).unwrap()), @r#"
+        insta::assert_snapshot!(told(&directory(root.path(), &[], None).unwrap()), @r#"
         ops/citation/deploy/overlays/prod/kustomization.yaml: the placeholder __CITATION_IMAGE_DIGEST__ is missing; write it as images[].digest of the kustomization
         ops/citation/deploy/overlays/prod/kustomization.yaml:1:47: "ghost.yaml" does not exist at this revision; correct the reference
         ops/citation/deploy/overlays/prod/kustomization.yaml:1:59: "https://host/base?ref=v1" is not in this repository; copy it into the repository: the cluster fetches nothing
