@@ -17,7 +17,7 @@ const FOREIGN: [(&str, &str, &str, &str); 4] = [
     ("cilium.io", "v2", "CiliumClusterwideNetworkPolicy", "ciliumclusterwidenetworkpolicies"),
 ];
 /// Namespaces that an overlay expects to be there, or makes: a dry run makes none.
-const NAMESPACES: [&str; 3] = ["apps", "argocd", "fabrique-egress"];
+const NAMESPACES: [&str; 4] = ["apps", "argocd", "fabrique-egress", "gitea"];
 
 /// Makes what overlays expect to be there.
 pub(crate) async fn expected(ground: Ground) {
