@@ -10,6 +10,9 @@ use crate::ground::{Ground, SOON, ground, try_object};
 
 const NAME: &str = "fabrique-app-pods";
 
+/// A change of a pod's specification.
+type Violation = fn(&mut Value);
+
 /// The admission policy, in force in a namespace of the test's own: at the bench's `apps` Pod Security answers first.
 struct Guarded {
     ground: Ground,
@@ -57,7 +60,7 @@ impl Drop for Guarded {
 async fn a_pod_of_an_app_stays_behind_the_policies_and_off_its_node() {
     let Some(ground) = ground().await else { return };
     let guarded = Guarded::new(ground).await;
-    let violations: [(&str, fn(&mut Value)); 11] = [
+    let violations: [(&str, Violation); 11] = [
         ("shares no namespace", |spec| spec["hostNetwork"] = json!(true)),
         ("shares no namespace", |spec| spec["hostPID"] = json!(true)),
         ("shares no namespace", |spec| spec["hostIPC"] = json!(true)),
