@@ -17,6 +17,7 @@ use crate::config::Role;
 use crate::people::away::Away;
 use crate::people::console::Console;
 use crate::people::progress::Progress;
+use crate::people::services;
 use crate::people::session;
 use crate::people::table::{Cell, Table, Tone};
 use crate::people::trouble::sentence;
@@ -106,6 +107,7 @@ fn config(adapters: &Adapters) -> Config {
     config.hook_url.clone_from(&receiver.public_url);
     config.hook_secret = receiver.secret.is_set() || receiver.next_secret.is_set();
     config.builder_floor = Some(fabrique_buildkit::FLOOR.to_string());
+    config.services = Some(services::configured(&adapters.config));
     config.bounds = adapters.config.doctor.get();
     config.registries = registry.allowed.iter().chain(&registry.bases).cloned().collect();
     config

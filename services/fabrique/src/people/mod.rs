@@ -25,6 +25,7 @@ mod render;
 mod schema;
 mod secrets;
 mod seed;
+mod services;
 mod session;
 mod settings;
 mod status;

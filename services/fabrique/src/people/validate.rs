@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabrique_core::id::{AppName, Revision};
-use fabrique_declarations::Wait;
+use fabrique_declarations::{Wait, contract};
 use fabrique_gitops::Rules;
 use fabrique_kubernetes::inventory::ClusterInventory;
 use fabrique_operator::Exit;
 use fabrique_operator::declared::{self, Cluster, Declared};
+use fabrique_operator::endpoints;
 use fabrique_operator::validate::{self, Finding, Validation};
 use serde::Serialize;
 
@@ -22,6 +23,7 @@ use crate::builders;
 use crate::cli::Validate;
 use crate::config::{Config, Problem};
 use crate::people::console::Console;
+use crate::people::services;
 use crate::people::trouble::{Complaint, sentence};
 use crate::people::words::count;
 use crate::wiring::Adapters;
@@ -127,6 +129,11 @@ pub(crate) async fn live(console: Console, adapters: &Adapters, wanted: &Validat
     };
     let mut report = Report::default();
     report.registrations(validation);
+    // What a contract says of the cluster is about no app.
+    if let (None, Ok(Some(contract))) = (only, &adapters.apps.read().await?.contract) {
+        let configured = services::configured(&adapters.config);
+        report.findings.extend(endpoints::contradictions(contract, contract::FILE_NAME, &configured));
+    }
     let declared = if wanted.live {
         let cluster = cluster(adapters, wanted).await?;
         declared::against(&cluster, &adapters.apps, &ports, only).await?
@@ -167,6 +174,9 @@ pub(crate) fn offline(console: Console, wanted: &Validate, config: Option<&Confi
             let rules = Rules { registries: registries.clone() };
             let most = config.and_then(named::ceiling);
             report.registrations(validate::directory(path, &rules, most.as_ref())?);
+            if let Some(config) = config {
+                report.findings.extend(endpoints::in_directory(path, &services::configured(config))?);
+            }
         } else {
             let declared = declared::directory(path, &wanted.overlay, wanted.contract.as_deref())?;
             if declared.declarations == 0 && declared.findings.is_empty() {

@@ -316,6 +316,29 @@ async fn the_contract_in_a_checkout_is_checked_with_the_registrations() {
 }
 
 #[tokio::test]
+async fn a_contract_that_contradicts_the_configuration_is_told_with_its_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "gitea: { url: http://gitea.forge.svc:3000/ }\nnats: { servers: [\"nats://nats.fabrique.svc\"] }\n\
+                registry: { allowed: [\"registry:5000\"] }\n";
+    let config = configured(folder.path(), text);
+    let apps = folder.path().join("apps.git");
+    fs::create_dir_all(apps.join("apps")).unwrap();
+    let example = include_str!("../../../../docs/contract.yaml.example");
+    fs::write(apps.join("contract.yaml"), example).unwrap();
+    let path = ["validate", "--path", apps.to_str().unwrap()];
+    let said = say(&[&["--config", config.to_str().unwrap()], &path[..]].concat()).await;
+    assert_eq!((said.code, said.err.as_str()), (1, ""), "{said:?}");
+    for (place, words) in [
+        ("9:10", "gitea.url of fabrique's configuration says http://gitea.forge.svc:3000/"),
+        ("11:13", "registry.allowed of fabrique's configuration says registry:5000"),
+    ] {
+        let line = said.out.lines().find(|line| line.starts_with(&format!("contract.yaml:{place}: ")));
+        assert!(line.is_some_and(|line| line.contains(words)), "{place}: {said:?}");
+    }
+    assert!(said.out.ends_with("0 apps registered, 2 findings\n"), "{said:?}");
+}
+
+#[tokio::test]
 async fn the_schemas_are_printed_as_they_are_published() {
     let published = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas");
     for (args, file) in [
