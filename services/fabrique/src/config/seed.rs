@@ -12,7 +12,7 @@ use super::sections::Config;
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SeedSection {
-    /// The environments with the cluster of each. With none, no cluster is asked.
+    /// The environments with the cluster of each. With none, no cluster is asked, and any may be production.
     pub(crate) environments: Vec<EnvironmentSection>,
 }
 

@@ -50,7 +50,7 @@ pub(crate) async fn seed(console: Console, adapters: &Adapters, asked: &Seed) ->
         asked: asked.context.is_some(),
     };
     let here = guard::admit(&known, &said).map_err(OperatorError::from)?;
-    let production = here.is_some_and(|here| here.production);
+    let production = guard::is_production(here, &said, asked.dry_run).map_err(OperatorError::from)?;
     let consent = guard::consent(&environment, production, asked.yes, asked.confirm.as_ref());
     let consent = consent.map_err(OperatorError::from)?;
     if consent != Consent::Given && !asked.dry_run && (console.is_json() || !io::stdin().is_terminal()) {
@@ -251,10 +251,10 @@ fn is_inside(host: &str) -> bool {
     INSIDE.iter().any(|ending| host.ends_with(ending))
 }
 
-/// Asks the person at the terminal. For production the answer is its name.
+/// Asks the person at the terminal. For what is production, or may be, the answer is its name.
 fn answer(production: Option<&str>) -> anyhow::Result<String> {
     let question = match production {
-        Some(name) => format!("{name} is production. Type its name to go on: "),
+        Some(name) => format!("Type the name of the environment, {name}, to go on: "),
         None => "Go on? yes or oui: ".to_owned(),
     };
     let mut stderr = io::stderr().lock();

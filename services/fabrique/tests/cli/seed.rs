@@ -17,6 +17,14 @@ const RENDERS: [(&str, &str); 2] = [
     ("FABRIQUE_RENDER__DESTINATIONS", r#"[{environment="prod", namespaces=["apps"]}]"#),
 ];
 
+/// What `--sure` is short for: no list says here what is not production, which says its name twice.
+const SURE: [&str; 5] = ["--yes", "--environment", "prod", "--confirm", "prod"];
+
+fn spelled<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let each = |arg: &&'a str| if *arg == "--sure" { SURE.to_vec() } else { vec![*arg] };
+    args.iter().flat_map(each).collect()
+}
+
 /// Servers, and a worker that nobody wakes: no webhook is there, and no sweep comes.
 struct Site {
     stage: Stage,
@@ -40,7 +48,11 @@ impl Site {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(FABRIQUE);
-        command.args(args).env("FABRIQUE_CONFIG", self.stage.config()).envs(RENDERS).env("NO_COLOR", "1");
+        command
+            .args(spelled(args))
+            .env("FABRIQUE_CONFIG", self.stage.config())
+            .envs(RENDERS)
+            .env("NO_COLOR", "1");
         command
     }
 
@@ -50,7 +62,7 @@ impl Site {
 
     /// The same at a terminal, with a person who types this.
     async fn typed(&self, args: &[&str], answer: &str) -> Said {
-        let line = [&[FABRIQUE], args].concat().join(" ");
+        let line = [&[FABRIQUE], &spelled(args)[..]].concat().join(" ");
         let mut command = Command::new("script");
         command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
         command.env("FABRIQUE_CONFIG", self.stage.config()).envs(RENDERS).env("NO_COLOR", "1");
@@ -103,24 +115,31 @@ async fn a_first_seed_builds_and_commits_and_a_second_changes_nothing() {
         ["STEP", "image", "declaration", "migrations", "webhooks", "webhooks", "composition", "application"];
     assert_eq!(order[..8], stages, "{dry:?}");
     assert!(dry.line("image").contains("to change") && dry.out.ends_with("5 would be changed\n"), "{dry:?}");
-    let refused = site.say(&["seed", "citation", "--no-build", "--yes"]).await;
+    let refused = site.say(&["seed", "citation", "--no-build", "--sure"]).await;
     assert_eq!(refused.code, 1, "{refused:?}");
     assert!(refused.line("image").contains("--no-build was said"), "{refused:?}");
     assert!(refused.out.ends_with("nothing was changed\n"), "{refused:?}");
-    site.say(&["seed", "citation"]).await.refused(2, "nobody can be asked here");
+    site.say(&["seed", "citation", "--environment", "prod"]).await.refused(2, "nobody can be asked here");
+    site.say(&["seed", "citation", "--yes"])
+        .await
+        .refused(2, "prod may be production: name it with --environment prod");
+    let once = ["seed", "citation", "--yes", "--environment", "prod"];
+    site.say(&once).await.refused(2, "say its name again with --confirm prod");
     site.say(&["seed", "citatoin", "--yes"]).await.refused(2, "did you mean citation?");
     site.say(&["seed", "citation", "--yes", "--environment", "bench"])
         .await
         .refused(2, "has no environment bench");
-    let no = site.typed(&["seed", "citation"], "no").await;
-    assert!(no.code == 1 && no.out.contains("not agreed: nothing was changed"), "{no:?}");
+    for word in ["no", "oui"] {
+        let no = site.typed(&["seed", "citation", "--environment", "prod"], word).await;
+        assert!(no.code == 1 && no.out.contains("not agreed: nothing was changed"), "{no:?}");
+    }
     assert_eq!(site.state("atlas/citation").await, before, "something was changed");
     assert_eq!(site.stage.stored_manifests("citation"), 0, "something was built");
 
-    let said = site.typed(&["seed", "citation"], "oui").await;
+    let said = site.typed(&["seed", "citation", "--environment", "prod"], "prod").await;
     assert!(said.code == 0 && said.out.trim_end().ends_with("5 changed"), "{said:?}");
     assert!(
-        said.out.find("to change") < said.out.find("Go on? yes or oui"),
+        said.out.find("to change") < said.out.find("Type the name of the environment, prod"),
         "the plan comes first: {said:?}"
     );
     let composition = site.stage.committed_once(&app, &revision).await.unwrap();
@@ -130,13 +149,13 @@ async fn a_first_seed_builds_and_commits_and_a_second_changes_nothing() {
     let up = site.state("atlas/citation").await;
     assert_eq!(up.1, 2, "one webhook each");
 
-    for again in [&["--yes"][..], &["--no-build", "--yes"], &[]] {
+    for again in [&["--sure"][..], &["--no-build", "--sure"], &["--environment", "prod"]] {
         let again = site.typed(&[&["seed", "citation"], again].concat(), "").await;
         assert!(again.code == 0 && again.out.trim_end().ends_with("\n0 changed"), "{again:?}");
     }
     let dry = site.say(&["seed", "citation", "--dry-run"]).await.ok();
     assert!(dry.out.ends_with("\n0 would be changed\n"), "{dry:?}");
-    let json = site.say(&["seed", "citation", "--yes", "-o", "json"]).await.ok().json();
+    let json = site.say(&["seed", "citation", "--sure", "-o", "json"]).await.ok().json();
     assert_eq!((&json["changed"], &json["environment"]), (&0.into(), &"prod".into()), "{json:#}");
     assert!(step(&json, "image", "citation").1.contains(&composition.digest), "{json:#}");
     assert_eq!(site.state("atlas/citation").await, up);
@@ -150,7 +169,7 @@ async fn killed_in_the_middle_it_goes_on_when_it_is_run_again() {
     let revision = app.push_steps(&gate.steps()).await.unwrap();
     // With nobody to build, it gets as far as it gets alone.
     site.worker = None;
-    let alone = site.say(&["seed", "citation", "--yes", "-o", "json"]).await;
+    let alone = site.say(&["seed", "citation", "--sure", "-o", "json"]).await;
     assert_eq!(alone.code, 3, "{alone:?}");
     let json = alone.json();
     assert_eq!(step(&json, "webhooks", "atlas/citation").0, "changed", "{json:#}");
@@ -158,22 +177,22 @@ async fn killed_in_the_middle_it_goes_on_when_it_is_run_again() {
     assert_eq!(step(&json, "composition", "citation").0, "not-reached", "{json:#}");
     site.worker = Some(site.stage.worker_with(&RENDERS).await.unwrap());
 
-    let mut command = site.command(&["seed", "citation", "--yes"]);
+    let mut command = site.command(&["seed", "citation", "--sure"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     gate.reached().await.unwrap();
     child.kill().await.unwrap();
-    let limited = site.say(&["seed", "citation", "--yes", "--limit", "2s"]).await;
+    let limited = site.say(&["seed", "citation", "--sure", "--limit", "2s"]).await;
     assert!(limited.code == 3 && limited.out.contains("the same command goes on"), "{limited:?}");
-    let no_build = site.say(&["seed", "citation", "--no-build", "--yes"]).await;
+    let no_build = site.say(&["seed", "citation", "--no-build", "--sure"]).await;
     assert!(no_build.code == 1 && no_build.line("image").contains("is under way"), "{no_build:?}");
 
-    let on = site.say(&["seed", "citation", "--yes", "-o", "json"]);
+    let on = site.say(&["seed", "citation", "--sure", "-o", "json"]);
     let on = gate.open_until(on).await.ok().json();
     assert_eq!(step(&on, "webhooks", "atlas/citation").0, "there", "{on:#}");
     assert_eq!(step(&on, "composition", "citation").0, "changed", "{on:#}");
     site.stage.committed_once(&app, &revision).await.unwrap();
-    let again = site.say(&["seed", "citation", "--yes"]).await.ok();
+    let again = site.say(&["seed", "citation", "--sure"]).await.ok();
     assert!(again.out.ends_with("\n0 changed\n"), "{again:?}");
 }
 
@@ -204,20 +223,20 @@ async fn an_app_that_needs_another_comes_up_with_it_and_not_alone() {
     let needs = declare(&citation, "ready: true\ndependsOn: { codeLocations: [mediawatch] }").await;
     declare(&base, "ready: false").await;
     let before = site.state("atlas/citation").await;
-    let waits = site.say(&["seed", "mediawatch", "citation", "--yes"]).await;
+    let waits = site.say(&["seed", "mediawatch", "citation", "--sure"]).await;
     assert!(waits.code == 1 && waits.out.contains("says ready: false"), "{waits:?}");
     let ready = declare(&base, "ready: true").await;
-    let alone = site.say(&["seed", "citation", "--yes"]).await;
+    let alone = site.say(&["seed", "citation", "--sure"]).await;
     assert!(alone.code == 1 && alone.out.contains("`fabrique seed mediawatch citation`"), "{alone:?}");
     assert_eq!(site.state("atlas/citation").await, before, "something was changed");
 
-    let both = site.say(&["seed", "citation", "mediawatch", "--yes", "-o", "json"]).await.ok().json();
+    let both = site.say(&["seed", "citation", "mediawatch", "--sure", "-o", "json"]).await.ok().json();
     assert_eq!(step(&both, "declaration", "citation").0, "there", "{both:#}");
     for (app, revision) in [(&base, &ready), (&citation, &needs)] {
         assert_eq!(step(&both, "application", &app.options.name).0, "changed", "{both:#}");
         site.stage.committed_once(app, revision).await.unwrap();
     }
-    let again = site.say(&["seed", "citation", "mediawatch", "--yes"]).await.ok();
+    let again = site.say(&["seed", "citation", "mediawatch", "--sure"]).await.ok();
     assert!(again.out.ends_with("\n0 changed\n"), "{again:?}");
 }
 
@@ -226,18 +245,18 @@ async fn a_build_that_fails_is_told_and_not_tried_again_by_itself() {
     let site = Site::new().await;
     let (app, _) = site.app("citation").await;
     app.push_steps("RUN echo gone wrong && false").await.unwrap();
-    let failed = site.say(&["seed", "citation", "--yes", "-o", "json"]).await;
+    let failed = site.say(&["seed", "citation", "--sure", "-o", "json"]).await;
     assert_eq!(failed.code, 1, "{failed:?}");
     let json = failed.json();
     let (result, why) = step(&json, "image", "citation");
     assert!(result == "failed" && why.contains("failed by its source"), "{json:#}");
     assert_eq!(site.stage.composition("citation").await.unwrap(), None);
-    let again = site.say(&["seed", "citation", "--yes"]).await;
+    let again = site.say(&["seed", "citation", "--sure"]).await;
     assert!(again.code == 1 && again.line("image").contains("refused"), "{again:?}");
     app.write_source("mended").await.unwrap();
     let fixed = app.source.commit("Mend the Dockerfile").await.unwrap();
     app.source.push().await.unwrap();
-    site.say(&["seed", "citation", "--yes"]).await.ok();
+    site.say(&["seed", "citation", "--sure"]).await.ok();
     site.stage.committed_once(&app, &fixed).await.unwrap();
 }
 

@@ -76,7 +76,8 @@ async fn wrong_credentials_end_with_4_and_the_doctor_names_them() {
     std::fs::write(folder.join("wrong-token"), "0".repeat(40)).unwrap();
     let file = folder.join("wrong-token").display().to_string();
     let wrong = [("FABRIQUE_GITEA__HOOKS_TOKEN_FILE", file.as_str())];
-    let (code, out, err) = stage.try_command_with(&wrong, &["seed", "citation", "--yes"]).await.unwrap();
+    let sure = ["seed", "citation", "--yes", "--environment", "prod", "--confirm", "prod"];
+    let (code, out, err) = stage.try_command_with(&wrong, &sure).await.unwrap();
     assert_eq!(code, 4, "{out}{err}");
     assert!(out.contains("`hooks` token") && out.ends_with("nothing was changed\n"), "{out}{err}");
     std::fs::write(folder.join("nats-operator"), "wrong").unwrap();

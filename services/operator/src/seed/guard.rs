@@ -77,6 +77,15 @@ pub enum Elsewhere {
         /// The one that is current.
         found: String,
     },
+    /// No list says what is not production.
+    #[error(
+        "seed.environments names no environment, so that {environment} may be production: name it with --environment \
+         {environment}, or list it with its context"
+    )]
+    Unlisted {
+        /// The environment.
+        environment: EnvironmentName,
+    },
     /// Production is never guessed.
     #[error("{environment} is production: say so with --environment {environment}")]
     Unsaid {
@@ -85,7 +94,7 @@ pub enum Elsewhere {
     },
     /// Production was said once.
     #[error(
-        "{environment} is production, and --yes says it once; say its name again with --confirm {environment}"
+        "{environment} is production, or may be, and --yes says it once; say its name again with --confirm {environment}"
     )]
     SaidOnce {
         /// The environment.
@@ -93,8 +102,8 @@ pub enum Elsewhere {
     },
     /// It goes to production as well, which nobody named.
     #[error(
-        "what is seeded for {environment} is to come to {production} as well, which is production; say {production} with \
-         --environment and --confirm, or leave --yes out and type its name"
+        "what is seeded for {environment} is to come to {production} as well, which is production, or may be; say \
+         {production} with --environment and --confirm, or leave --yes out and type its name"
     )]
     GoesFurther {
         /// The environment.
@@ -187,6 +196,18 @@ pub fn admit<'k>(known: &'k [Known], said: &Said<'_>) -> Result<Option<&'k Known
     }
 }
 
+/// Whether an environment is production: as it is listed, and where none is, nothing says that it is not.
+///
+/// # Errors
+/// When it may be production, is about to be changed, and nobody named it.
+pub fn is_production(here: Option<&Known>, said: &Said<'_>, dry_run: bool) -> Result<bool, Elsewhere> {
+    match here {
+        Some(here) => Ok(here.production),
+        None if said.named || dry_run => Ok(true),
+        None => Err(Elsewhere::Unlisted { environment: said.environment.clone() }),
+    }
+}
+
 /// How far a person has agreed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
@@ -227,14 +248,15 @@ pub fn consent_to(
     elsewhere: &BTreeSet<EnvironmentName>,
     consent: Consent,
 ) -> Result<Consent, Elsewhere> {
-    let further = known.iter().find(|known| known.production && elsewhere.contains(&known.environment));
-    match (further, consent) {
+    let is_production = |other: &&EnvironmentName| {
+        known.is_empty() || known.iter().any(|known| known.production && known.environment == **other)
+    };
+    match (elsewhere.iter().find(is_production), consent) {
         (None, consent) => Ok(consent),
-        (Some(further), Consent::Asked(_)) => Ok(Consent::Asked(Some(further.environment.clone()))),
-        (Some(further), Consent::Given) => Err(Elsewhere::GoesFurther {
-            environment: environment.clone(),
-            production: further.environment.clone(),
-        }),
+        (Some(further), Consent::Asked(_)) => Ok(Consent::Asked(Some(further.clone()))),
+        (Some(further), Consent::Given) => {
+            Err(Elsewhere::GoesFurther { environment: environment.clone(), production: further.clone() })
+        }
     }
 }
 
@@ -325,6 +347,15 @@ mod tests {
         let environment = place("prod");
         let said = Said { environment: &environment, named: false, found: Some("paris"), asked: false };
         assert_eq!(admit(&[], &said), Ok(None));
+        let unnamed = is_production(None, &said, false).unwrap_err();
+        assert!(
+            unnamed.to_string().contains("prod may be production: name it with --environment prod"),
+            "{unnamed}"
+        );
+        assert_eq!(is_production(None, &said, true), Ok(true), "a dry run changes nothing");
+        assert_eq!(is_production(None, &Said { named: true, ..said.clone() }, false), Ok(true));
+        let bench = known().remove(0);
+        assert_eq!(is_production(Some(&bench), &said, false), Ok(false));
         let error = admit(&[], &Said { asked: true, ..said }).unwrap_err();
         assert!(matches!(error, Elsewhere::NoneNamed { .. }), "{error}");
     }
@@ -367,6 +398,8 @@ mod tests {
         };
         assert_eq!(to(&[], Consent::Given), Ok(Consent::Given));
         assert_eq!(to(&["staging"], Consent::Given), Ok(Consent::Given));
+        let unlisted = consent_to(&[], &place("bench"), &[place("test")].into(), Consent::Given).unwrap_err();
+        assert!(unlisted.to_string().contains("is to come to test as well"), "{unlisted}");
         let asked = Consent::Asked(Some(place("prod")));
         assert_eq!(to(&["prod"], Consent::Asked(None)), Ok(asked));
         let refused = to(&["prod"], Consent::Given).unwrap_err();
