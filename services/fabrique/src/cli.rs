@@ -335,10 +335,12 @@ pub(crate) enum Command {
         "fabrique render                                what would change",
         "fabrique render --check                        the same for a pipeline: fails when anything would",
         "fabrique render --path .                       write it into a checkout of cluster/apps",
-        "fabrique render --path . --remove              also remove what is not registered any more",
+        "fabrique render --path . --remove              also remove what is not registered any more; asks",
+        "fabrique render --path . --remove --yes        the same where nobody can be asked",
         "fabrique render -o json | jq '.withheld'       what is not created, and why";
         "0 rendered, 1 a registration or declaration is wrong, or something is stale, or with --check anything \
-         differs, 2 configuration, or no such directory, 3 cluster/apps or a source cannot be read"
+         differs, or nobody agreed to remove, 2 configuration, no such directory, one from which nobody can tell what is \
+         gone, or nobody to ask, 3 cluster/apps or a source cannot be read"
     ))]
     Render(Render),
     /// Apply an app's migrations to its PostgreSQL database: each once, in order, in a transaction of its own.

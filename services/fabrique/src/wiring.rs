@@ -33,6 +33,8 @@ pub(crate) struct Adapters {
     pub(crate) gitea: Gitea,
     pub(crate) forge: Arc<Forges>,
     pub(crate) source: Arc<GitHistory>,
+    /// How git is run, also in a person's checkout.
+    pub(crate) git: GitConfig,
     pub(crate) deployments: Arc<GitDeployments>,
     pub(crate) registry: Arc<OciRegistry>,
     pub(crate) apps: Arc<AppsReader>,
@@ -62,7 +64,8 @@ impl Adapters {
         Ok(Self {
             gitea: Gitea::new(api)?,
             forge,
-            source: Arc::new(GitHistory::new(git)?),
+            source: Arc::new(GitHistory::new(git.clone())?),
+            git,
             registry: Arc::new(OciRegistry::new(registry_config(&config))?),
             apps: Arc::new(apps),
             deployments,

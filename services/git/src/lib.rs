@@ -23,6 +23,7 @@
 //!
 //! This crate must not know what a composition, a build or a decision is, nor the forge's REST API.
 
+mod checkout;
 mod command;
 mod config;
 mod deployments;
@@ -38,6 +39,7 @@ mod remote;
 mod report;
 mod run;
 
+pub use checkout::Checkout;
 pub use config::{AppsRepository, GitConfig, Identity, Limits, ReadTokens, Timeouts};
 pub use deployments::GitDeployments;
 pub use error::GitError;

@@ -70,6 +70,16 @@ pub enum OperatorError {
         /// The directory.
         path: String,
     },
+    /// What is missing in a local directory may only be left out there.
+    #[error(
+        "{path} {why}, so that nobody can tell what is gone; remove in a whole checkout of cluster/apps, or the files in applications/ by hand; nothing was written"
+    )]
+    PartOfApps {
+        /// The directory.
+        path: String,
+        /// What it is.
+        why: String,
+    },
     /// Everything would be removed, since nothing is registered in a local directory.
     #[error(
         "{path} registers no app, so that every Application would be removed; check out apps/ as well, or remove the files in applications/ by hand; nothing was written"
@@ -120,6 +130,7 @@ impl OperatorError {
             | OperatorError::NotApps { .. }
             | OperatorError::NothingRegistered { .. }
             | OperatorError::Elsewhere(_)
+            | OperatorError::PartOfApps { .. }
             | OperatorError::WhichEnvironment { .. } => Exit::Usage,
             OperatorError::NoContract(_) | OperatorError::WrongRegistration { .. } => Exit::Findings,
             OperatorError::Late(_) => Exit::Unreachable,

@@ -127,8 +127,8 @@ pub async fn directory(
 /// When a file cannot be written; those before it are. When something is to be removed where nothing is registered: that is
 /// a checkout of a part, and nothing is written.
 pub fn write(root: &Path, rendered: &Rendered, remove: bool) -> Result<(), OperatorError> {
-    if remove && !rendered.stale.is_empty() && !has_registration(root) {
-        return Err(OperatorError::NothingRegistered { path: root.display().to_string() });
+    if remove && !rendered.stale.is_empty() {
+        admit_removal(root)?;
     }
     for difference in &rendered.differences {
         let file = no_link(root, difference.file.as_str())?;
@@ -142,6 +142,17 @@ pub fn write(root: &Path, rendered: &Rendered, remove: bool) -> Result<(), Opera
         fs::remove_file(&file).map_err(|source| unreadable(&file, source))?;
     }
     Ok(())
+}
+
+/// Whether something may be removed from a checkout because it is registered no more.
+///
+/// # Errors
+/// When nothing is registered: that is a checkout of a part.
+pub fn admit_removal(root: &Path) -> Result<(), OperatorError> {
+    if has_registration(root) {
+        return Ok(());
+    }
+    Err(OperatorError::NothingRegistered { path: root.display().to_string() })
 }
 
 /// Whether nothing but words about itself is in a directory: `cluster/apps` before the first app.

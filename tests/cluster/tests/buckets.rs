@@ -144,7 +144,7 @@ impl Scene {
 
     async fn an_app_that_is_removed_leaves_its_buckets(&self, there: &[Value]) {
         self.apps.repo.git(&["rm", "-r", "--quiet", &format!("apps/{}", self.writer.name)]).await.unwrap();
-        self.apps.deploy("Remove the app that asked for both", &["--remove"]).await;
+        self.apps.deploy("Remove the app that asked for both", &["--remove", "--yes"]).await;
         let name = self.writer.application();
         let gone = async || {
             self.apps.refresh(APPLICATION).await;

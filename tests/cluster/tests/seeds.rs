@@ -202,7 +202,7 @@ impl Scene {
         let apps = self.stage.clone_apps().await.unwrap();
         apps.git(&["rm", "-r", "--quiet", "apps/citation"]).await.unwrap();
         let path = apps.path().display().to_string();
-        let render = ["render", "--path", &path, "--remove"];
+        let render = ["render", "--path", &path, "--remove", "--yes"];
         let (code, out, err) = self.stage.try_command_with(&borrowed(&self.settings), &render).await.unwrap();
         assert_eq!(code, 0, "{out}{err}");
         apps.commit("Remove citation").await.unwrap();

@@ -13,7 +13,10 @@ pub(crate) struct Render {
     #[arg(long)]
     pub(crate) check: bool,
     /// Also remove the Applications of what is not registered any more. Once that is pushed, Argo CD removes
-    /// everything that they deployed.
+    /// everything that they deployed. It shows them and asks first, and takes a whole checkout by git.
     #[arg(long, requires = "path", conflicts_with = "check")]
     pub(crate) remove: bool,
+    /// Do not ask whether to remove.
+    #[arg(long, requires = "remove")]
+    pub(crate) yes: bool,
 }

@@ -6,6 +6,7 @@
 //! * **Standard error** has what went wrong, on one line, and progress where a person watches.
 //! * **The exit code** is an [`Exit`].
 
+mod agreement;
 mod ask;
 mod away;
 mod builds;

@@ -2,18 +2,24 @@
 
 use std::sync::Arc;
 
+use fabrique_git::Checkout;
 use fabrique_gitops::render::APPLY;
 use fabrique_gitops::{Rules, layout};
-use fabrique_operator::Exit;
 use fabrique_operator::declared::Ports;
 use fabrique_operator::render::{self, Difference, Rendered};
+use fabrique_operator::seed::guard;
+use fabrique_operator::{Exit, OperatorError};
 
 use crate::cli::Render;
-use crate::people::console::Console;
+use crate::people::agreement;
+use crate::people::console::{Console, remark};
 use crate::people::trouble::Complaint;
 use crate::people::validate;
 use crate::people::words::count;
 use crate::wiring::Adapters;
+
+/// Where registrations are, from the root of `cluster/apps`.
+const REGISTRATIONS: &str = "apps";
 
 /// Renders `cluster/apps`, or a checkout of it into which what differs is written unless it is only checked.
 pub(crate) async fn render(console: Console, adapters: &Adapters, wanted: &Render) -> anyhow::Result<Exit> {
@@ -27,6 +33,13 @@ pub(crate) async fn render(console: Console, adapters: &Adapters, wanted: &Rende
         Some(root) => {
             let rules = Rules { registries: adapters.config.registry.allowed.clone() };
             let rendered = render::directory(root, &rules, &ports, &settings).await?;
+            if wanted.remove
+                && !rendered.stale.is_empty()
+                && !agreed(console, adapters, wanted, &rendered).await?
+            {
+                remark("not agreed: nothing was written");
+                return Ok(Exit::Findings);
+            }
             if !wanted.check {
                 render::write(root, &rendered, wanted.remove)?;
             }
@@ -39,6 +52,36 @@ pub(crate) async fn render(console: Console, adapters: &Adapters, wanted: &Rende
         print(console, wanted, &rendered)?;
     }
     Ok(rendered.exit(wanted.check, wanted.remove))
+}
+
+/// Whether what is stale may be removed: from a checkout that tells what is gone, when a person says so who saw the list.
+async fn agreed(
+    console: Console,
+    adapters: &Adapters,
+    wanted: &Render,
+    rendered: &Rendered,
+) -> anyhow::Result<bool> {
+    let Some(root) = &wanted.path else { return Ok(false) };
+    render::admit_removal(root)?;
+    let left_out = match Checkout::of(&adapters.git, root, REGISTRATIONS).await? {
+        Checkout::Whole => None,
+        Checkout::Part(file) => Some(format!("is a sparse checkout, which lacks {file}")),
+        Checkout::Unknown => Some("is no git checkout".to_owned()),
+    };
+    if let Some(why) = left_out {
+        return Err(OperatorError::PartOfApps { path: root.display().to_string(), why }.into());
+    }
+    if wanted.yes {
+        return Ok(true);
+    }
+    if !agreement::can_be_had(console) {
+        let remedy = "say --yes, or leave --remove out to see what would be removed";
+        return Err(Complaint::usage(format!("nobody can be asked here; {remedy}")).into());
+    }
+    for file in &rendered.stale {
+        remark(&format!("{file}: would be removed, and everything that it deployed once this is pushed"));
+    }
+    Ok(guard::agrees(&agreement::answer("Remove? yes or oui: ")?, None))
 }
 
 fn print(console: Console, wanted: &Render, rendered: &Rendered) -> anyhow::Result<()> {

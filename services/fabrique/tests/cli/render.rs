@@ -2,10 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 
 use tempfile::TempDir;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 
-use crate::support::{Said, scene};
+use crate::support::{FABRIQUE, LONG, Said, scene};
 use crate::usage::{GOOD, configured, say};
 
 const SETTINGS: &str = "render: { destinations: [{ environment: prod, namespaces: [apps, dagster] }] }\n";
@@ -38,6 +41,36 @@ async fn render(root: &Path, args: &[&str]) -> Said {
     let file = configured(folder.path(), &format!("{GOOD}{SETTINGS}"));
     let path = ["--config", file.to_str().unwrap(), "render", "--path", root.to_str().unwrap()];
     say(&[&path[..], args].concat()).await
+}
+
+/// The same at a terminal, with a person who types this.
+async fn typed(root: &Path, args: &[&str], answer: &str) -> Said {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configured(folder.path(), &format!("{GOOD}{SETTINGS}"));
+    let path = [FABRIQUE, "--config", file.to_str().unwrap(), "render", "--path", root.to_str().unwrap()];
+    let line = [&path[..], args].concat().join(" ");
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]).env("NO_COLOR", "1");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(format!("{answer}\n").as_bytes()).await.unwrap();
+    let output = tokio::time::timeout(LONG, child.wait_with_output()).await.unwrap().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    Said { code: output.status.code().unwrap(), out: out.replace('\r', ""), err: String::new() }
+}
+
+async fn git(root: &Path, args: &[&str]) {
+    let mut command = Command::new("git");
+    command.arg("-C").arg(root).args(["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]).args(args);
+    let output = command.env("GIT_CONFIG_GLOBAL", "/dev/null").output().await.unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Makes the folder a whole checkout of all that is in it.
+async fn commit(root: &Path) {
+    git(root, &["init", "--quiet"]).await;
+    git(root, &["add", "--all"]).await;
+    git(root, &["commit", "--quiet", "--message", "All of it"]).await;
 }
 
 #[tokio::test]
@@ -83,6 +116,7 @@ async fn a_checkout_is_checked_written_and_then_as_it_should_be() {
 async fn what_is_not_registered_any_more_is_told_and_removed_only_when_asked() {
     let root = checkout(&["citation", "base"]);
     render(root.path(), &[]).await.ok();
+    commit(root.path()).await;
     fs::remove_dir_all(root.path().join("apps/base")).unwrap();
     let stale = root.path().join("applications/base-prod.yaml");
     for args in [&["--check"][..], &[]] {
@@ -93,12 +127,44 @@ async fn what_is_not_registered_any_more_is_told_and_removed_only_when_asked() {
             "{said:?}"
         );
     }
-    let removed = render(root.path(), &["--remove"]).await.ok();
+    for args in [&["--remove"][..], &["--remove", "-o", "json"]] {
+        render(root.path(), args).await.refused(2, "nobody can be asked here; say --yes");
+    }
+    let list = "applications/base-prod.yaml: would be removed, and everything that it deployed";
+    let no = typed(root.path(), &["--remove"], "no").await;
+    assert!(no.code == 1 && no.out.contains("not agreed: nothing was written") && stale.exists(), "{no:?}");
+    assert!(no.out.find(list) < no.out.find("Remove? yes or oui"), "the list comes first: {no:?}");
+    let oui = typed(root.path(), &["--remove"], "oui").await;
+    assert!(oui.code == 0 && oui.out.contains(list) && !stale.exists(), "{oui:?}");
+
+    git(root.path(), &["checkout", "--quiet", "--", "applications"]).await;
+    let removed = render(root.path(), &["--remove", "--yes"]).await.ok();
     assert!(
         removed.out.contains("base-prod.yaml: removed; Argo CD removes everything") && !stale.exists(),
         "{removed:?}"
     );
     render(root.path(), &["--check"]).await.ok();
+    // With nothing to remove there is nothing to agree to.
+    render(root.path(), &["--remove"]).await.ok();
+}
+
+#[tokio::test]
+async fn nothing_is_removed_from_a_checkout_that_cannot_tell_what_is_gone() {
+    let root = checkout(&["citation", "base"]);
+    render(root.path(), &[]).await.ok();
+    commit(root.path()).await;
+    git(root.path(), &["sparse-checkout", "set", "apps/citation", "applications"]).await;
+    let stale = root.path().join("applications/base-prod.yaml");
+    assert!(stale.exists() && !root.path().join("apps/base").exists());
+    let sparse = "is a sparse checkout, which lacks apps/base/app.yaml, so that nobody can tell what is gone";
+    render(root.path(), &["--remove", "--yes"]).await.refused(2, sparse);
+    git(root.path(), &["sparse-checkout", "disable"]).await;
+    fs::remove_dir_all(root.path().join("apps/base")).unwrap();
+    fs::remove_dir_all(root.path().join(".git")).unwrap();
+    render(root.path(), &["--remove", "--yes"])
+        .await
+        .refused(2, "is no git checkout, so that nobody can tell");
+    assert!(stale.exists());
 }
 
 #[tokio::test]
@@ -158,6 +224,7 @@ async fn mistakes_of_the_settings_are_told_with_their_key() {
     }
     say(&["render", "--remove"]).await.refused_by_clap();
     say(&["render", "--path", ".", "--check", "--remove"]).await.refused_by_clap();
+    say(&["render", "--path", ".", "--yes"]).await.refused_by_clap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
