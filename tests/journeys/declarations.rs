@@ -183,3 +183,44 @@ async fn an_app_waits_for_the_one_that_it_needs_and_is_woken_when_that_is_ready(
     push_manifest(&needed, "ready: true").await;
     stage.committed_once(app, &waiting).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_apps_that_need_each_other_in_a_circle_are_told_so_and_no_build_is_spent() {
+    let scene = Scene::open(AppOptions::named("citation")).await;
+    let stage = &scene.stage;
+    let mut others = Vec::new();
+    for name in ["mediawatch", "archive"] {
+        let app = SampleApp::create(stage, AppOptions::named(name)).await.unwrap();
+        let first = app.push("first").await.unwrap();
+        stage.deployed(&app, &first).await.unwrap();
+        stage.settled(name, 0).await.unwrap();
+        others.push((app, first));
+    }
+    let [(mediawatch, second), (archive, third)] = &others[..] else { panic!("two others") };
+    let circle = [
+        (&scene.app, "mediawatch", &scene.first),
+        (mediawatch, "archive", second),
+        (archive, "citation", third),
+    ];
+    declare(stage, &["citation", "mediawatch", "archive"]).await;
+    let lines = |ready, needed| format!("ready: {ready}\ndependsOn: {{ codeLocations: [{needed}] }}");
+    for (app, needed, _) in circle {
+        let unready = push_manifest(app, &lines(false, needed)).await;
+        let status = stage.declaration_status(app, &unready).await.unwrap();
+        assert_eq!(status.state, "success", "its own word comes first: {status:?}");
+    }
+    // Each sees the whole circle, also the one that it does not depend on itself.
+    for (app, needed, first) in circle {
+        let ready = push_manifest(app, &lines(true, needed)).await;
+        let status = stage.declaration_status(app, &ready).await.unwrap();
+        assert_eq!(status.state, "failure", "{status:?}");
+        let around = "closes the circle archive → citation → mediawatch → archive";
+        assert!(status.description.contains(around), "{status:?}");
+        stage.decided(&app.options.name, around).await.unwrap();
+        assert_eq!(built(stage, app).await, std::slice::from_ref(first));
+    }
+    for (app, _, first) in circle {
+        assert_eq!(&stage.composition(&app.options.name).await.unwrap().unwrap().revision, first);
+        assert_eq!(built(stage, app).await, std::slice::from_ref(first));
+    }
+}
