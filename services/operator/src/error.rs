@@ -126,16 +126,16 @@ impl OperatorError {
             | OperatorError::UnknownSecret { .. }
             | OperatorError::Directory { .. }
             | OperatorError::SecretFile { .. }
+            | OperatorError::EmptySecret { .. }
             | OperatorError::TooBig { .. }
             | OperatorError::NotApps { .. }
             | OperatorError::NothingRegistered { .. }
-            | OperatorError::Elsewhere(_)
             | OperatorError::PartOfApps { .. }
+            | OperatorError::Elsewhere(_)
             | OperatorError::WhichEnvironment { .. } => Exit::Usage,
             OperatorError::NoContract(_) | OperatorError::WrongRegistration { .. } => Exit::Findings,
             OperatorError::Late(_) => Exit::Unreachable,
             OperatorError::Port(error) => Exit::from(error),
         }
     }
-            | OperatorError::EmptySecret { .. }
 }

@@ -23,6 +23,7 @@ use crate::builders;
 use crate::cli::Init;
 use crate::config::{Config, Role, Secret};
 use crate::people::console::Console;
+use crate::people::inside::{self, Named};
 use crate::people::progress::showing;
 use crate::people::session;
 use crate::people::table::{Cell, Table, Tone};
@@ -35,6 +36,7 @@ const REQUEST: Duration = Duration::from_secs(10);
 /// Passes every gate and tells what came of each.
 pub(crate) async fn init(console: Console, adapters: &Adapters, asked: &Init) -> anyhow::Result<Exit> {
     let config = &adapters.config;
+    inside::reached_from_here(peers(config))?;
     let options = Options { dry_run: asked.dry_run, limit: config.init.limit.get() };
     let wanted = config.init.has_administrator().then(|| wanted(adapters)).transpose()?;
     let cluster = if config.init.kubernetes { Some(cluster(config).await?) } else { None };
@@ -67,6 +69,14 @@ pub(crate) async fn init(console: Console, adapters: &Adapters, asked: &Init) ->
         tell(console, &report)?;
     }
     Ok(report.exit())
+}
+
+/// Who is asked, by the keys that name them: without an administrator it is the bus alone.
+fn peers(config: &Config) -> impl Iterator<Item = Named> {
+    let has_forge = config.init.has_administrator();
+    let peers = inside::forge_and_bus(config).filter(move |(key, _)| has_forge || *key != "gitea.url");
+    let door = config.init.argocd_url.as_deref().filter(|_| has_forge);
+    peers.chain(door.and_then(|url| inside::host_of("init.argocd_url", url)))
 }
 
 fn tell(console: Console, report: &SetupReport) -> anyhow::Result<()> {
@@ -181,5 +191,31 @@ fn place(file: &Option<PathBuf>, value: &Secret) -> Option<Place> {
     match file {
         Some(path) => Some(Place::File(path.clone())),
         None => value.get().map(Place::Given),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_only_pods_resolve_are_told_with_their_key() {
+        let told = |gitea: &str, nats: &str, argocd: Option<&str>, administrator: bool| {
+            let mut config = Config::default();
+            gitea.clone_into(&mut config.gitea.url);
+            config.nats.servers = vec![nats.to_owned()];
+            config.init.argocd_url = argocd.map(str::to_owned);
+            config.init.kubernetes = administrator;
+            peers(&config).find(|(_, host)| inside::is_inside(host)).map(|(key, _)| key)
+        };
+        let (gitea, nats) = ("http://127.0.0.1:3000/", "nats://127.0.0.1:4222");
+        let (svc, server) =
+            ("http://gitea-http.gitea.svc:3000/", "https://argocd-server.argocd.svc.cluster.local");
+        assert_eq!(told(gitea, nats, Some("https://127.0.0.1:8080"), true), None);
+        assert_eq!(told(svc, nats, None, true), Some("gitea.url"));
+        assert_eq!(told(gitea, "nats://nats.bus.svc:4222", None, false), Some("nats.servers"));
+        assert_eq!(told(gitea, nats, Some(server), true), Some("init.argocd_url"));
+        // Nobody asks them then.
+        assert_eq!(told(svc, nats, Some(server), false), None);
     }
 }

@@ -17,6 +17,7 @@ mod doctor;
 mod egress;
 mod hooks;
 mod init;
+mod inside;
 mod logs;
 mod migrate;
 mod mirror;

@@ -1,7 +1,6 @@
 //! `seed`: apps brought up in one environment, after a person agreed to the plan.
 
 use std::env;
-use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +14,15 @@ use fabrique_ports::applications::Applications;
 use fabrique_ports::forge::Hooks;
 use fabrique_ports::secrets::DerivedSecrets;
 use kube::config::Kubeconfig;
-use url::Url;
 
 use crate::builders;
 use crate::cli::Seed;
 use crate::config::Config;
+use crate::people::agreement;
 use crate::people::caller::caller;
 use crate::people::console::{Console, remark};
 use crate::people::init;
+use crate::people::inside::{self, Named};
 use crate::people::progress::{Progress, showing};
 use crate::people::session;
 use crate::people::table::{Cell, Table, Tone};
@@ -31,14 +31,10 @@ use crate::wiring::Adapters;
 
 /// How long one request to the API server may take.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Endings of names that only pods resolve.
-const INSIDE: [&str; 2] = [".svc", ".cluster.local"];
-/// Every pod has it.
-const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
 /// Prints the plan, asks, and has it carried out.
 pub(crate) async fn seed(console: Console, adapters: &Adapters, asked: &Seed) -> anyhow::Result<Exit> {
-    reached_from_here(&adapters.config)?;
+    inside::reached_from_here(peers(&adapters.config))?;
     let apps = adapters.apps.read().await?;
     let environment = guard::environment(&apps.registrations, &asked.apps, asked.environment.as_ref())?;
     let known = adapters.config.seed.known();
@@ -53,7 +49,7 @@ pub(crate) async fn seed(console: Console, adapters: &Adapters, asked: &Seed) ->
     let production = guard::is_production(here, &said, asked.dry_run).map_err(OperatorError::from)?;
     let consent = guard::consent(&environment, production, asked.yes, asked.confirm.as_ref());
     let consent = consent.map_err(OperatorError::from)?;
-    if consent != Consent::Given && !asked.dry_run && (console.is_json() || !io::stdin().is_terminal()) {
+    if consent != Consent::Given && !asked.dry_run && !agreement::can_be_had(console) {
         let remedy = "say --yes, or --dry-run to see the plan";
         return Err(Complaint::usage(format!("nobody can be asked here; {remedy}")).into());
     }
@@ -207,7 +203,7 @@ fn context(asked: &Seed) -> anyhow::Result<Option<String>> {
         return Ok(Some(context.clone()));
     }
     // A pod has an account and no file.
-    if env::var_os("KUBECONFIG").is_none() && env::var_os(IN_POD).is_some() {
+    if env::var_os("KUBECONFIG").is_none() && inside::is_pod() {
         return Ok(None);
     }
     let read = Kubeconfig::read();
@@ -215,40 +211,17 @@ fn context(asked: &Seed) -> anyhow::Result<Option<String>> {
     Ok(read.current_context.filter(|context| !context.is_empty()))
 }
 
-/// Names of the cluster lead nowhere from a workstation, or into another cluster.
-fn reached_from_here(config: &Config) -> anyhow::Result<()> {
-    if env::var_os(IN_POD).is_some() {
-        return Ok(());
-    }
-    match unreachable(config) {
-        None => Ok(()),
-        Some((key, host)) => {
-            let what = format!("{key}: {host} is a name inside the cluster, and this is not");
-            let remedy = "forward a port with `kubectl port-forward` and name that, like 127.0.0.1:3000";
-            Err(Complaint::usage(format!("{what}; {remedy}")).into())
-        }
-    }
-}
-
-/// The first key that names something by what only pods resolve.
-fn unreachable(config: &Config) -> Option<(&'static str, String)> {
-    let host_of = |url: &str| Url::parse(url).ok()?.host_str().map(str::to_owned);
-    let gitea = host_of(&config.gitea.url).map(|host| ("gitea.url", host));
-    let nats = config.nats.servers.iter().filter_map(|url| Some(("nats.servers", host_of(url)?)));
-    let forwarded = |registry: &str| {
+/// Who is asked, by the keys that name them.
+fn peers(config: &Config) -> impl Iterator<Item = Named> {
+    let forwarded = move |registry: &str| {
         let host = registry.split('/').next().unwrap_or_default();
         let listed = config.registry.addresses.iter().find(|listed| listed.host == host);
         let reached = listed.map_or(host, |listed| listed.address.as_str());
         reached.split(':').next().unwrap_or_default().to_owned()
     };
     let registries =
-        config.registry.allowed.iter().map(|registry| ("registry.addresses", forwarded(registry)));
-    gitea.into_iter().chain(nats).chain(registries).find(|(_, host)| is_inside(host))
-}
-
-fn is_inside(host: &str) -> bool {
-    let host = host.trim_end_matches('.').to_ascii_lowercase();
-    INSIDE.iter().any(|ending| host.ends_with(ending))
+        config.registry.allowed.iter().map(move |registry| ("registry.addresses", forwarded(registry)));
+    inside::forge_and_bus(config).chain(registries)
 }
 
 /// Asks the person at the terminal. For what is production, or may be, the answer is its name.
@@ -257,12 +230,7 @@ fn answer(production: Option<&str>) -> anyhow::Result<String> {
         Some(name) => format!("Type the name of the environment, {name}, to go on: "),
         None => "Go on? yes or oui: ".to_owned(),
     };
-    let mut stderr = io::stderr().lock();
-    stderr.write_all(question.as_bytes())?;
-    stderr.flush()?;
-    let mut line = String::new();
-    io::stdin().read_line(&mut line)?;
-    Ok(line)
+    Ok(agreement::answer(&question)?)
 }
 
 /// The apps, each once.
@@ -292,7 +260,7 @@ mod tests {
                 address: address.to_owned(),
             });
             config.registry.addresses = listed.into_iter().collect();
-            unreachable(&config).map(|(key, _)| key)
+            peers(&config).find(|(_, host)| inside::is_inside(host)).map(|(key, _)| key)
         };
         let (gitea, nats) = ("http://127.0.0.1:3000/", "nats://127.0.0.1:4222");
         let inside = "registry.infra.svc.cluster.local:80";
