@@ -155,6 +155,14 @@ pub struct BuildEntry {
     pub egress: Option<Egress>,
 }
 
+impl BuildEntry {
+    /// Moves on to `phase`, and ends at that time where nothing follows.
+    pub fn enter(&mut self, phase: BuildPhase, at: Timestamp) {
+        self.ended = phase.is_final().then_some(at);
+        self.phase = phase;
+    }
+}
+
 /// The history of builds: bounded per app and in age.
 #[async_trait]
 pub trait BuildHistory: Send + Sync {

@@ -38,7 +38,9 @@ impl Attempt<'_> {
 
     /// The entry as it ended, by what the app remembers.
     pub(crate) fn ended(&self, now: Timestamp) -> BuildEntry {
-        BuildEntry { phase: self.ending(), ended: Some(now), ..self.entry.clone() }
+        let mut entry = self.entry.clone();
+        entry.enter(self.ending(), now);
+        entry
     }
 
     fn ending(&self) -> BuildPhase {

@@ -17,6 +17,7 @@ use fabrique_ports::{Fault, Peer, PortError, PortResult};
 use tokio_util::sync::CancellationToken;
 
 use crate::committer::{Landed, Refused};
+use crate::ending;
 use crate::failing::{self, explain, from_port, infrastructure, remembered};
 use crate::logging::BuildLog;
 use crate::pending::Pending;
@@ -377,8 +378,7 @@ impl Build {
 
     /// Moves on, in the history and in the events.
     fn enter(&mut self, session: &Session, phase: BuildPhase) {
-        self.entry.ended = phase.is_final().then(|| session.context.ambient.now());
-        self.entry.phase = phase;
+        self.entry.enter(phase, session.context.ambient.now());
         session.context.announcer.enter(&self.entry, session.trace.clone());
     }
 }
@@ -412,7 +412,7 @@ pub(crate) async fn close(
         Some(entry) => Ok(Some(entry)),
         None => context.ports.history.build(&image.build).await,
     };
-    let Ok(Some(mut entry)) = known else { return };
+    let Ok(Some(entry)) = known else { return };
     if let BuildPhase::Committed { .. } = entry.phase {
         return;
     }
@@ -421,14 +421,13 @@ pub(crate) async fn close(
     let commits: Vec<Revision> =
         commits.iter().filter(of_image).map(|landed| landed.commit.clone()).collect();
     let why = refused.iter().find(|(_, channel, _)| *channel == Channel::Image);
-    entry.phase = match why {
+    let phase = match why {
         Some((environment, _, verdict)) if commits.is_empty() => {
             BuildPhase::NotCommitted { digest, reason: format!("{environment}: {verdict}") }
         }
         Some(_) | None => BuildPhase::Committed { digest, commits },
     };
-    entry.ended = Some(context.ambient.now());
-    context.announcer.enter(&entry, trace);
+    ending::tell(context, entry, phase, trace);
 }
 
 /// Looks again at every newer wake until the build has to end.

@@ -18,6 +18,7 @@ mod commands;
 mod committer;
 mod config;
 mod dependants;
+mod ending;
 mod failing;
 mod follow;
 mod lease;

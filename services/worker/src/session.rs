@@ -24,6 +24,7 @@ use crate::board::BoardView;
 use crate::building::{self, Build, Ended, Finished};
 use crate::committer::{Committer, Landed, Refused, Task, Written};
 use crate::config::{Ports, WorkerConfig};
+use crate::ending;
 use crate::follow::{Followed, Moved};
 use crate::lease::Lease;
 use crate::measure;
@@ -456,10 +457,10 @@ impl Session {
             })
             .await?;
         self.fail(image, earlier.flatten(), &message).await?;
-        let Some(mut entry) = entry else { return Ok(()) };
-        entry.phase = BuildPhase::Failed { kind: FailureKind::Infrastructure, message };
-        entry.ended = Some(self.context.ambient.now());
-        self.context.announcer.enter(&entry, self.trace.clone());
+        if let Some(entry) = entry {
+            let phase = BuildPhase::Failed { kind: FailureKind::Infrastructure, message };
+            ending::tell(&self.context, entry, phase, self.trace.clone());
+        }
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use fabrique_ports::records::BuildPhase;
 use fabrique_ports::{Fault, PortResult};
 
 use crate::config::Ports;
+use crate::ending;
 use crate::memory::AppMemory;
 
 /// How many commits of one app are read to learn what automation did last.
@@ -263,18 +264,17 @@ async fn close_abandoned(
     memory: &Memory,
     now: Timestamp,
 ) -> PortResult<()> {
-    let Some(mut entry) = ports.history.build(&running.build).await? else { return Ok(()) };
+    let Some(entry) = ports.history.build(&running.build).await? else { return Ok(()) };
     if entry.phase.is_final() {
         return Ok(());
     }
     let built = memory.built.as_ref().filter(|built| built.build == running.build);
     let why = "its worker went away";
-    entry.phase = match built {
+    let phase = match built {
         Some(built) => BuildPhase::NotCommitted { digest: built.digest.clone(), reason: why.to_owned() },
         None => BuildPhase::Failed { kind: FailureKind::Infrastructure, message: why.to_owned() },
     };
-    entry.ended = Some(now);
-    ports.history.put_build(&entry).await?;
+    ending::note(ports, entry, phase, now).await?;
     ports.logs.close_log(&running.build).await
 }
 
@@ -298,14 +298,13 @@ async fn close_arrived(
     if !places.all(|environment| shows(app, tree, &environment.name, last)) {
         return Ok(());
     }
-    let Some(mut entry) = ports.history.build(&built.build).await? else { return Ok(()) };
+    let Some(entry) = ports.history.build(&built.build).await? else { return Ok(()) };
     if let BuildPhase::Committed { .. } = entry.phase {
         return Ok(());
     }
     let commits = arrived.iter().filter_map(|committed| committed.commit.clone()).collect();
-    entry.phase = BuildPhase::Committed { digest: built.digest.clone(), commits };
-    entry.ended = Some(now);
-    ports.history.put_build(&entry).await
+    let phase = BuildPhase::Committed { digest: built.digest.clone(), commits };
+    ending::note(ports, entry, phase, now).await
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use fabrique_ports::PortResult;
 use fabrique_ports::forge::CommitStatus;
 use fabrique_ports::records::{BuildEntry, BuildPhase};
 
+use crate::ending;
 use crate::session::Session;
 use crate::status;
 use crate::statuses::open_status;
@@ -100,12 +101,11 @@ impl Session {
 
     /// A build whose app was unregistered meanwhile, or whose registration cannot be used: recorded, and deployed
     /// nowhere for now.
-    pub(crate) async fn disown(&self, app: &App, image: &Image, mut entry: BuildEntry, why: &Unregistered) {
+    pub(crate) async fn disown(&self, app: &App, image: &Image, entry: BuildEntry, why: &Unregistered) {
         let status = status::disowned(&app.name, true, why, self.context.config.link.clone());
         self.close_status(app, &image.revision, &status).await;
-        entry.phase = BuildPhase::NotCommitted { digest: image.digest.clone(), reason: why.to_string() };
-        entry.ended = Some(self.context.ambient.now());
-        self.context.announcer.enter(&entry, self.trace.clone());
+        let phase = BuildPhase::NotCommitted { digest: image.digest.clone(), reason: why.to_string() };
+        ending::tell(&self.context, entry, phase, self.trace.clone());
     }
 
     /// Closes the statuses that an app without a registration left pending. Returns those that could not be closed,
