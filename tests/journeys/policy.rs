@@ -148,7 +148,10 @@ async fn a_rebuild_without_cache_that_waits_for_the_build_before_it_uses_no_cach
     gate.open();
     let deployed = async || stage.composition("citation").await.ok().flatten();
     let first = wait_until("the image of the build before", LONG, deployed).await.unwrap();
-    let another = async || deployed().await.filter(|composition| composition.digest != first.digest);
+    let another = async || {
+        let now = stage.composition("citation").await.ok().flatten()?;
+        (now.digest != first.digest).then_some(now)
+    };
     gate.open_until(wait_until("another image, as steps from the cache make none", LONG, another))
         .await
         .unwrap();
