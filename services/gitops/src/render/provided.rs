@@ -16,10 +16,11 @@
 
 mod application;
 mod asked;
-mod claim;
+pub(super) mod claim;
 
 use std::collections::BTreeSet;
 
+use fabrique_core::app::App;
 use fabrique_core::id::{AppName, EnvironmentName, RelPath};
 use fabrique_declarations::manifest::Bucket;
 use fabrique_declarations::name::{DatabaseName, Namespace};
@@ -175,18 +176,21 @@ struct Site<'a> {
 impl<'a> Site<'a> {
     /// The apps that are deployed here, and what they ask for where that is known.
     fn askers(&self, environment: &EnvironmentName) -> Vec<Asker<'a>> {
+        let apps = self.ground.registrations.apps.values();
+        apps.filter_map(|app| self.asker(app, environment)).collect()
+    }
+
+    /// One of them, where it is one.
+    fn asker(&self, app: &'a App, environment: &EnvironmentName) -> Option<Asker<'a>> {
         let ground = self.ground;
-        let here = ground.registrations.apps.values().filter(|app| {
-            let is_registered = app.environments.iter().any(|place| place.name == *environment);
-            is_registered && self.deployed.has(&app.name, environment)
-        });
-        here.filter_map(|app| {
-            let asks = ground.needs.get(&app.name)?.asks.as_ref()?;
-            let first = ground.settings.destination(environment)?.namespaces.first();
-            let choice = ground.registrations.choice(&app.name, environment).namespace;
-            Some(Asker { app: &app.name, asks, namespace: choice.or_else(|| first.cloned())? })
-        })
-        .collect()
+        let is_registered = app.environments.iter().any(|place| place.name == *environment);
+        if !is_registered || !self.deployed.has(&app.name, environment) {
+            return None;
+        }
+        let asks = ground.needs.get(&app.name)?.asks.as_ref()?;
+        let first = ground.settings.destination(environment)?.namespaces.first();
+        let choice = ground.registrations.choice(&app.name, environment).namespace;
+        Some(Asker { app: &app.name, asks, namespace: choice.or_else(|| first.cloned())? })
     }
 
     /// Where the databases of this environment's cluster lie: in one environment's folder, or two Applications would

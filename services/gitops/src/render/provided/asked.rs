@@ -219,7 +219,9 @@ impl Site<'_> {
         for asker in self.askers(environment) {
             let Some(disk) = &asker.asks.disk else { continue };
             let stands = standing.get(asker.app);
-            if let (None, Some(other)) = (stands, self.volume_elsewhere(&asker)) {
+            if stands.is_none()
+                && let Some(other) = self.volume_elsewhere(&asker)
+            {
                 let declared = format!("a volume of {} in the namespace {}", disk.value, asker.namespace);
                 let found = format!("and in {other}, in that namespace of the same API server");
                 let remedy = "deploy one of the two into another namespace: one claim cannot be two volumes";
@@ -243,18 +245,15 @@ impl Site<'_> {
     /// Another environment of the same API server in which the app has, or asks for, its volume in the same namespace:
     /// it is called after the app.
     fn volume_elsewhere(&self, asker: &Asker<'_>) -> Option<&EnvironmentName> {
+        let registered = self.ground.registrations.apps.get(asker.app);
         self.beside().find(|other| {
-            let standing = claim::standing(self.ground.tree, Kind::Volumes, other);
-            let stands = standing.into_iter().any(|(_, claim)| {
-                let same = matches!(&claim.what, What::Volume { app, .. } if app == asker.app);
-                same && claim.namespace == asker.namespace
-            });
+            let stands = claim::of_volume(self.ground.tree, other, asker.app)
+                .is_some_and(|claim| claim.namespace == asker.namespace);
             let offer = self.contract.environments.get(other);
             let is_offered = offer.is_some_and(|offer| offer.value.block.is_some());
             let asked = || {
-                self.askers(other).iter().any(|asks| {
-                    asks.app == asker.app && asks.asks.disk.is_some() && asks.namespace == asker.namespace
-                })
+                let there = registered.and_then(|app| self.asker(app, other));
+                there.is_some_and(|asks| asks.asks.disk.is_some() && asks.namespace == asker.namespace)
             };
             stands || (is_offered && asked())
         })

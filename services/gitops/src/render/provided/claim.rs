@@ -23,6 +23,12 @@ const KEPT: &str = "    argocd.argoproj.io/sync-options: Prune=false,Delete=fals
 /// A claim of many classes is bound when a pod wants it: waiting for that, the pod's Application would wait for ever.
 const NOT_AWAITED: &str = "    argocd.argoproj.io/ignore-healthcheck: \"true\"\n";
 
+#[cfg(test)]
+thread_local! {
+    /// How many claims were read by a test: a claim is a parse of YAML.
+    pub(in crate::render) static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
@@ -119,6 +125,8 @@ impl Claim {
         if !is_rendered(bytes) {
             return None;
         }
+        #[cfg(test)]
+        READ.with(|read| read.set(read.get() + 1));
         let yaml = Yaml::parse(bytes).ok()?;
         let document = yaml.documents().first()?;
         let spec = |keys: &[&str]| below(document, &[&["spec"], keys].concat());
@@ -156,6 +164,12 @@ pub(super) fn standing(tree: &Tree, kind: Kind, environment: &EnvironmentName) -
     files
         .filter_map(|(path, entry)| Some((path.clone(), Claim::read(kind, environment, path, &entry.bytes)?)))
         .collect()
+}
+
+/// The claim of an app's volume that stands in an environment.
+pub(super) fn of_volume(tree: &Tree, environment: &EnvironmentName, app: &AppName) -> Option<Claim> {
+    let file = layout::provided_file(Kind::Volumes.folder(), environment, app.as_str());
+    Claim::read(Kind::Volumes, environment, &file, tree.content(&file)?)
 }
 
 /// Whether a person wrote what stands there.

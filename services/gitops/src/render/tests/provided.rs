@@ -3,6 +3,7 @@
 use fabrique_declarations::Declaration;
 
 use super::*;
+use crate::render::provided::claim;
 
 const CONTRACT: &str = "\
 apiVersion: fabrique/v1
@@ -291,6 +292,51 @@ fn one_app_has_no_volume_of_two_environments_in_one_namespace_of_one_api_server(
     }
     let (findings, volumes) = refused(&tree, &both);
     assert_eq!((findings.len(), volumes.len()), (0, 2), "{findings:?}");
+}
+
+#[test]
+fn claims_are_read_once_for_each_app_however_many_have_a_volume() {
+    let (one, both) = twice("test: { block: { defaultClass: c, classes: { c: } } }");
+    let mut both = both;
+    if let Some(test) = both.destinations.last_mut() {
+        test.namespaces = vec!["test".to_owned()];
+    }
+    let all: Vec<String> = (0..20).map(|number| format!("a{number}")).collect();
+    let of = |name: &str| {
+        let folder = path("apps");
+        let moved = one.below(&folder).map(|(file, entry)| {
+            let text = String::from_utf8(entry.bytes.to_vec()).unwrap();
+            (
+                file.as_str().replace("apps/a/", &format!("apps/{name}/")),
+                text.replace("name: a ", &format!("name: {name} "))
+                    .replace("app: a,", &format!("app: {name},"))
+                    .replace("80/a", &format!("80/{name}")),
+            )
+        });
+        moved.collect::<Vec<_>>()
+    };
+    let contract = String::from_utf8(one.content(&path("contract.yaml")).unwrap().to_vec()).unwrap();
+    let files = all.iter().flat_map(|name| of(name));
+    let bare = tree(files.chain([("contract.yaml".to_owned(), contract)]));
+    let needs: BTreeMap<AppName, Needs> =
+        all.iter().map(|name| (app(name), asks(name, "20Gi", "", ""))).collect();
+    let first = render(&bare, &load(&bare), &needs, &both);
+    let stands = written(&bare, &first);
+    let volumes = first.files.keys().filter(|file| file.as_str().starts_with("volumes/")).count();
+    assert_eq!((volumes, told(&first).as_str()), (40, ""));
+
+    let read = |tree: &Tree| {
+        claim::READ.with(|read| read.set(0));
+        assert_eq!(told(&render(tree, &load(tree), &needs, &both)), "");
+        claim::READ.with(std::cell::Cell::get)
+    };
+    assert_eq!(read(&stands), 40, "each that stands");
+    let in_prod: Tree = stands
+        .iter()
+        .filter(|(path, _)| !path.as_str().starts_with("volumes/test/"))
+        .map(|(path, entry)| (path.clone(), entry.clone()))
+        .collect();
+    assert_eq!(read(&in_prod), 40, "each that stands, and once more for the one of another environment");
 }
 
 #[test]
