@@ -202,7 +202,8 @@ pub(super) fn foreign(
         if !is_manifest(path) {
             continue;
         }
-        if matches!(entry.kind, FileKind::Symlink | FileKind::Submodule) {
+        let read = is_read(path);
+        if read && matches!(entry.kind, FileKind::Symlink | FileKind::Submodule) {
             tell("is no file of its own", "write it out: the root Application deploys whatever it leads to");
             continue;
         }
@@ -214,7 +215,8 @@ pub(super) fn foreign(
                 continue;
             }
         };
-        if !standing.is_by_hand(path) && !standing.is_at_its_place(path) && !is_provided(path, &yaml) {
+        let is_known = standing.is_by_hand(path) || standing.is_at_its_place(path);
+        if read && !is_known && !is_provided(path, &yaml) {
             tell(
                 "begins as what fabrique renders does, and nothing is rendered there",
                 "remove it, or its first line when it is yours",
@@ -225,12 +227,17 @@ pub(super) fn foreign(
     findings
 }
 
+/// Whether the root that is rendered reads a file: it looks into no folder of its folder. What lies there is judged as far as a
+/// root of somebody's own would deploy it.
+fn is_read(path: &RelPath) -> bool {
+    path.as_str()
+        .strip_prefix(layout::applications().as_str())
+        .is_some_and(|rest| rest.matches('/').count() == 1)
+}
+
 /// What Argo CD would not take for a manifest, whatever is in it.
 fn misnamed(path: &RelPath) -> Option<(&'static str, &'static str)> {
-    let name = path.as_str().strip_prefix(&format!("{}/", layout::applications()))?;
-    if name.contains('/') {
-        return None;
-    }
+    let name = path.as_str().rsplit('/').next().filter(|_| is_read(path))?;
     // Argo CD takes whatever ends so for one of Helm's.
     if BUILDS.contains(&name) || name.ends_with("Chart.yaml") {
         return Some((
@@ -272,10 +279,11 @@ fn judge(path: &RelPath, document: &Node, settings: &Settings, findings: &mut Ve
                     "register each app: fabrique renders its Application",
                 );
             }
-            other => {
+            other if is_read(path) => {
                 let what = format!("of kind {other}, which the root's project does not let in");
                 tell(node, what, "keep it elsewhere: nothing else of this folder is deployed either");
             }
+            _ => {}
         }
     }
     let name = value(document, "metadata").and_then(|metadata| value(metadata, "name"));
@@ -286,7 +294,7 @@ fn judge(path: &RelPath, document: &Node, settings: &Settings, findings: &mut Ve
         tell(node, what, "install it by itself");
     }
     let is_application = value(document, "kind").and_then(Node::text) == Some("Application");
-    if let Some((key, spec)) = document.entry("spec").filter(|_| is_application) {
+    if let Some((key, spec)) = document.entry("spec").filter(|_| is_application && is_read(path)) {
         let named = value(spec, "project");
         // As Argo CD takes one that names none.
         let project = named.and_then(Node::text).filter(|name| !name.is_empty()).unwrap_or("default");

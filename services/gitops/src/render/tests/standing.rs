@@ -166,3 +166,24 @@ fn an_application_in_the_guise_of_a_rendered_one_is_judged_as_any_other() {
     let rendering = rendered(&stands, &BTreeMap::from([(app("citation"), waits)]));
     assert_eq!((withheld(&rendering).len(), told(&rendering).as_str()), (1, ""));
 }
+
+#[test]
+fn what_the_root_does_not_read_below_its_folder_is_no_finding() {
+    let files = [
+        ("templates/a.yaml", "kind: ConfigMap\nmetadata: { name: a }\n"),
+        ("templates/b.yaml", "kind: Application\nspec: { project: theirs }\n"),
+        ("templates/c.yaml", MARK),
+    ];
+    let files = files.map(|(file, text)| (format!("applications/{file}"), text.to_owned()));
+    let mut all: Vec<_> = tree(files).iter().map(|(path, entry)| (path.clone(), entry.clone())).collect();
+    let link = Entry { kind: FileKind::Symlink, bytes: "../elsewhere.yaml".into() };
+    all.push((path("applications/templates/link.yaml"), link));
+    let below: Tree = all.into_iter().collect();
+    assert_eq!(told(&rendered(&below, &BTreeMap::new())), "");
+    // What would break the whole is told there too: a root of somebody's own may read it.
+    let foreign = [
+        ("applications/templates/d.yaml", "kind: ApplicationSet\n"),
+        ("applications/templates/e.yaml", "spec: { source: { repoURL: \"https://github.com/x/y.git\" } }\n"),
+    ];
+    assert_eq!(told(&rendered(&with(&below, &foreign), &BTreeMap::new())).lines().count(), 2);
+}
