@@ -194,10 +194,14 @@ pub fn along(
     for (path, content) in differing {
         planned.changes.write(path, content)?;
     }
-    if let Some(text) = root {
-        planned.changes.also_within(Scope::Root);
-        planned.changes.write(layout::root(), text)?;
-        planned.message = planned.message.noting(APPLY);
+    match root {
+        Some(root::Move::To(text)) => {
+            planned.changes.also_within(Scope::Root);
+            planned.changes.write(layout::root(), text)?;
+            planned.message = planned.message.noting(APPLY);
+        }
+        Some(root::Move::Stays(why)) => planned.message = planned.message.noting(&why),
+        None => {}
     }
     tree.apply(&planned.changes)?;
     Ok(planned)

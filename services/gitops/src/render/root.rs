@@ -1,6 +1,6 @@
 //! `root.yaml`: the root Application and the projects. A person applies it; nothing below the root can widen it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use fabrique_core::id::Digest;
@@ -57,17 +57,52 @@ pub(super) fn put(ground: &Ground<'_>, out: &mut Rendering) {
     out.files.insert(file, text.replacen(&rendered(""), &rendered(&digest.to_string()), 1));
 }
 
+/// What becomes of `root.yaml` with a commit.
+pub(super) enum Move {
+    /// It comes along as it is rendered now.
+    To(String),
+    /// It stays although something is to be added to it, and this says why and what helps.
+    Stays(String),
+}
+
 /// It as it is rendered now, where it stands as it was rendered once and what it is rendered from has moved since. What a person
 /// edited stays, and so does everything while something that it is rendered from cannot be read.
-pub(super) fn moved(ground: &Ground<'_>) -> Option<String> {
-    let stands = std::str::from_utf8(ground.tree.content(&layout::root())?).ok()?;
-    let is_unread = ground.contract.is_none() && provided::has_contract(ground.tree);
-    if !is_as_rendered(stands) || is_unread || !ground.registrations.findings.is_empty() {
+pub(super) fn moved(ground: &Ground<'_>) -> Option<Move> {
+    let file = layout::root();
+    let stands = std::str::from_utf8(ground.tree.content(&file)?).ok()?;
+    if !is_as_rendered(stands) {
         return None;
     }
     let mut out = Rendering::default();
     put(ground, &mut out);
-    out.files.remove(&layout::root()).filter(|text| text != stands)
+    let due = out.files.remove(&file).filter(|text| text != stands)?;
+    let Some(unread) = unread(ground) else { return Some(Move::To(due)) };
+    adds(stands, &due).then(|| {
+        Move::Stays(format!(
+            "{file} stays as it is, although lines are to be added: {unread} cannot be used, and what that names would be lost; \
+             correct it, then `fabrique render --path .` writes {file}, or the next commit like this one"
+        ))
+    })
+}
+
+/// What it is rendered from and cannot be read.
+fn unread<'g>(ground: &'g Ground<'_>) -> Option<&'g str> {
+    let contract = ground.contract.is_none() && provided::has_contract(ground.tree);
+    let registration = ground.registrations.findings.first().map(|finding| finding.file.as_str());
+    registration.or_else(|| contract.then_some(fabrique_declarations::contract::FILE_NAME))
+}
+
+/// Whether one has a line that another lacks, beside the digest.
+fn adds(stands: &str, due: &str) -> bool {
+    let mut left: BTreeMap<&str, usize> = BTreeMap::new();
+    stands.lines().for_each(|line| *left.entry(line).or_default() += 1);
+    due.lines().filter(|line| !line.starts_with(RENDERED)).any(|line| match left.get_mut(line) {
+        Some(count) if *count > 0 => {
+            *count -= 1;
+            false
+        }
+        Some(_) | None => true,
+    })
 }
 
 fn rendered(digest: &str) -> String {

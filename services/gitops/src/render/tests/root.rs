@@ -86,3 +86,24 @@ fn it_stays_while_what_it_is_rendered_from_cannot_be_read() {
         assert_eq!(along_with(&with(&stands, &[(file, text)])).0, None, "{file}: no project is taken away");
     }
 }
+
+#[test]
+fn a_commit_says_that_the_root_stays_where_something_is_to_be_added_and_another_file_cannot_be_read() {
+    let (bare, _) = deployment("citation");
+    let stands = with(&bare, &[("root.yaml", &root_of(&bare))]);
+    let broken = ("apps/reader/app.yaml", "nonsense: true\n");
+    assert_eq!(along_with(&with(&stands, &[broken])), (None, String::new()), "nothing is to be added");
+    let (root, message) = along_with(&with(&stands, &[broken, ("contract.yaml", CONTRACT)]));
+    assert_eq!(root, None);
+    insta::assert_snapshot!(message, @"root.yaml stays as it is, although lines are to be added: apps/reader/app.yaml cannot be used, and what that names would be lost; correct it, then `fabrique render --path .` writes root.yaml, or the next commit like this one");
+
+    let whole = with(&bare, &[("contract.yaml", CONTRACT)]);
+    let stands = with(&whole, &[("root.yaml", &root_of(&whole)), ("contract.yaml", "nonsense: true\n")]);
+    assert_eq!(along_with(&stands), (None, String::new()), "something would be taken away");
+    let (registration, text) = registration(
+        "reader",
+        "      application: { source: repository }\n      infra: { from: head, repo: atlas/atlas, path: deploy/prod }\n",
+    );
+    let (root, message) = along_with(&with(&stands, &[(&registration, &text)]));
+    assert!(root.is_none() && message.contains("contract.yaml cannot be used"), "{message}");
+}
