@@ -191,6 +191,7 @@ fn every_invariant_names_tests_and_each_is_in_the_file_that_is_named_with_it() {
         "a pushed image",
         "commit statuses",
         "a worker that stops",
+        "a task that ends by itself",
     ];
     assert_eq!(named_rows, named);
     assert!(wrong.is_empty(), "not to be found: {wrong:#?}");
