@@ -252,9 +252,16 @@ async fn a_composition_that_a_person_edits_is_followed_by_one_commit_of_all_that
         assert!(text.contains(old) && !text.contains(new), "{text}");
     }
     assert!(!apps.read("apps/citation/prod/deployment.yaml").await.unwrap().contains("replicas"));
-    // `root.yaml` has to name the app's repository, and is a person's.
-    let (_, told, _) = stage.try_command_with(&repository_form(), &["render", "--check"]).await.unwrap();
-    assert!(told.contains("root.yaml: differs") && !told.contains("citation-prod.yaml"), "{told}");
+    // `root.yaml` names the app's repository since the commit that brought its Application.
+    let brought = ["log", "-1", "--diff-filter=A", "--format=%H", "--", "applications/citation-prod.yaml"];
+    let brought = apps.git(&brought).await.unwrap();
+    let brought = apps.git(&["show", &brought, "--format=", "--", "root.yaml"]).await.unwrap();
+    assert!(
+        brought.lines().any(|line| line.starts_with('+') && line.contains("/atlas/citation")),
+        "{brought}"
+    );
+    let (code, told, err) = stage.try_command_with(&repository_form(), &["render", "--check"]).await.unwrap();
+    assert_eq!(code, 0, "{told}{err}");
 
     // What it says stays, and is followed once.
     let head = stage.bed.gitea().head("cluster", "apps", "main").await.unwrap();
