@@ -65,7 +65,7 @@ struct State {
 
 impl KubernetesPlacement {
     /// Checks the settings, chooses the isolation, writes `buildkitd.toml` and starts to watch. `worker` names this
-    /// worker among all; it has the name again after a restart.
+    /// worker among all.
     ///
     /// # Errors
     /// When the settings are wrong, or the API server does not answer or refuses.

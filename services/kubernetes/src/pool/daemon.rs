@@ -23,7 +23,7 @@ pub struct Uid(pub String);
 /// A worker, from its start to its end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
-    /// The worker's name, which it has again after a restart.
+    /// The worker's name.
     pub worker: String,
     /// Unique to this start of it.
     pub incarnation: String,

@@ -389,12 +389,8 @@ impl Rules {
         if daemon.ending || !at_rest {
             return None;
         }
-        let claimed_by_other =
-            daemon.claim.as_ref().filter(|_| tracked.used == Use::None && !self.me_on(daemon));
-        if let Some(claim) = claimed_by_other {
-            // Our own name with another incarnation: we were restarted in the middle of a build.
-            let former_self = claim.holder.worker == self.me.worker;
-            return (former_self || self.is_silent(tracked, now)).then_some(Retirement::Abandoned);
+        if tracked.used == Use::None && daemon.claim.is_some() && !self.me_on(daemon) {
+            return self.is_silent(tracked, now).then_some(Retirement::Abandoned);
         }
         if daemon.doubt {
             return Some(Retirement::Doubt);

@@ -154,7 +154,7 @@ impl Cluster {
                 if !self.is(*seat, uid, version.as_ref()) {
                     return Attempt::Conflict;
                 }
-                self.check_bounds_of_its_own(&self.pods[seat], why, by, now);
+                self.check_bounds_of_its_own(&self.pods[seat], why, now);
                 self.gone_at.insert(uid.clone(), now.after(Duration::from_secs(chance.below(4))));
                 self.touch(*seat, |pod| (pod.ending, pod.phase) = (true, Phase::Over(Cause::Deleted)))
             }
@@ -162,11 +162,10 @@ impl Cluster {
     }
 
     /// However short the settings of whoever deletes it.
-    fn check_bounds_of_its_own(&self, pod: &Daemon, why: &Retirement, by: usize, now: Timestamp) {
-        let holder = pod.claim.as_ref().map(|claim| claim.holder.worker.clone());
+    fn check_bounds_of_its_own(&self, pod: &Daemon, why: &Retirement, now: Timestamp) {
         match why {
             Retirement::Overdue(_) => assert!(pod.created.until(now) >= pod.start_limit.unwrap(), "{pod:?}"),
-            Retirement::Abandoned if holder != Some(format!("worker-{by}")) => {
+            Retirement::Abandoned => {
                 assert!(self.beaten_at[&pod.uid].until(now) >= pod.claim_limit.unwrap(), "{pod:?}");
             }
             _ => {}

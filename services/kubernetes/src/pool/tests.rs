@@ -330,12 +330,11 @@ fn later_builds_of_an_app_find_its_cache() {
 }
 
 #[test]
-fn what_we_held_before_a_restart_is_recycled_at_once() {
+fn what_nobody_holds_is_adopted_with_its_cache_and_a_claim_of_an_earlier_start_is_somebody_elses() {
     let mut former = AppDaemon::ready(0).claimed_by("worker-1").daemon();
     former.claim.as_mut().unwrap().holder.incarnation = "before".into();
     let mut pool = pool_by(quiet(), vec![former, AppDaemon::ready(1).apps(&["citation"]).daemon()]);
-    assert_eq!(deletes(&pool.decide(START, 0.0)), [(0, Retirement::Abandoned)]);
-    // And what nobody held is adopted, its cache known.
+    assert_eq!(pool.decide(START, 0.0), []);
     pool.join(app("citation"), atlas(), START);
     assert_eq!(claims(&pool.decide(START, 0.0)), [1]);
 }
