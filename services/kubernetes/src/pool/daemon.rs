@@ -97,8 +97,9 @@ pub struct Daemon {
     pub resources: Resources,
     /// How far it is.
     pub phase: Phase,
-    /// Since when it has been bound to a node that has not started any container for want of something: of a volume,
-    /// such as the Secret that whoever made the pod did not live to write.
+    /// Since when it has been bound to a node that has not started any container for want of something, such as the
+    /// Secret that whoever made the pod did not live to write. Nothing of a pod whose cache is a volume that has to be
+    /// provided and attached first: that takes as long as it takes.
     pub held_up: Option<Timestamp>,
     /// The node it runs on, once there is one.
     pub node: Option<String>,
@@ -171,8 +172,13 @@ fn phase(pod: &Pod) -> Phase {
     }
 }
 
-/// The kubelet says whether the pod's sandbox is there, which it makes once all volumes are.
+/// The kubelet says whether the pod's sandbox is there, which it makes once all volumes are. Which of them it waits for
+/// it does not say.
 fn held_up(pod: &Pod) -> Option<Timestamp> {
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref());
+    if volumes.into_iter().flatten().any(|volume| volume.ephemeral.is_some()) {
+        return None;
+    }
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let condition = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
     condition("PodReadyToStartContainers").filter(|condition| condition.status == "False")?;
@@ -198,6 +204,7 @@ mod tests {
     use fabrique_core::id::TrustDomain;
 
     use super::*;
+    use crate::config::Settings;
     use crate::pod::{PodPlan, builder_pod};
     use crate::testing::{generation_named, owner, settings};
 
@@ -211,9 +218,13 @@ mod tests {
     }
 
     fn pod() -> Pod {
-        let (settings, trust) = (settings(), TrustDomain::parse("Atlas_1").unwrap());
+        pod_by(&settings())
+    }
+
+    fn pod_by(settings: &Settings) -> Pod {
+        let trust = TrustDomain::parse("Atlas_1").unwrap();
         let plan = PodPlan {
-            settings: &settings,
+            settings,
             isolation: Isolation::Userns,
             seat: 3,
             trust: &trust,
@@ -264,8 +275,7 @@ mod tests {
 
     #[test]
     fn a_pod_whose_node_waits_for_a_volume_is_held_up_since_it_was_bound() {
-        let with = |scheduled: &str, sandbox: &str| {
-            let mut pod = pod();
+        let with = |mut pod: Pod, scheduled: &str, sandbox: &str| {
             let conditions = serde_json::json!({ "conditions": [
                 { "type": "PodScheduled", "status": scheduled, "lastTransitionTime": "1970-01-01T00:16:40Z" },
                 { "type": "PodReadyToStartContainers", "status": sandbox },
@@ -273,9 +283,12 @@ mod tests {
             pod.status = Some(serde_json::from_value(conditions).unwrap());
             read(&pod).unwrap().held_up
         };
-        assert_eq!(with("True", "False"), Some(Timestamp(1_000_000)));
-        assert_eq!((with("True", "True"), with("False", "False")), (None, None));
+        assert_eq!(with(pod(), "True", "False"), Some(Timestamp(1_000_000)));
+        assert_eq!((with(pod(), "True", "True"), with(pod(), "False", "False")), (None, None));
         assert_eq!(read(&pod()).unwrap().held_up, None, "nobody says so");
+        let mut attached = settings();
+        attached.cache.storage_class = Some("fast".into());
+        assert_eq!(with(pod_by(&attached), "True", "False"), None, "its cache is being attached");
     }
 
     #[test]

@@ -159,34 +159,48 @@ impl Pool {
     }
 
     /// Those who wait, and for whom nothing is there or on its way. Where there is something to hope for they count
-    /// after `patience` only.
+    /// after `patience` only; and not beyond one more pod for each, where pods are held up.
     fn missing(&self, now: Timestamp, patience: Duration) -> Vec<Demand> {
+        let suitable = |demand: &Demand| {
+            let demand = demand.clone();
+            self.daemons.values().filter(move |tracked| self.rules.suits(tracked, &demand, now))
+        };
         let mut spoken_for: BTreeSet<&Uid> = BTreeSet::new();
         let mut coming: Vec<&Coming> = self.coming.values().collect();
-        let mut missing = Vec::new();
+        let (mut hopeful, mut waiting) = (Vec::new(), Vec::new());
         for demand in self.unserved() {
-            let suitable = || self.daemons.values().filter(|tracked| self.rules.suits(tracked, demand, now));
-            let mut on_the_way = suitable().filter(|tracked| {
+            let mut on_the_way = suitable(demand).filter(|tracked| {
                 let starts = self.rules.is_on_its_way(&tracked.daemon, now);
                 let there = starts || self.rules.is_free(tracked, now);
                 there && !spoken_for.contains(&tracked.daemon.uid)
             });
-            if let Some(tracked) = on_the_way.next() {
-                spoken_for.insert(&tracked.daemon.uid);
-                continue;
-            }
             let expected =
                 |one: &&Coming| one.trust == demand.trust && one.resources.cover(&demand.resources);
-            if let Some(at) = coming.iter().position(expected) {
+            if let Some(tracked) = on_the_way.next() {
+                spoken_for.insert(&tracked.daemon.uid);
+                hopeful.push(demand);
+            } else if let Some(at) = coming.iter().position(expected) {
                 coming.swap_remove(at);
-                continue;
-            }
-            let hopeless = patience <= self.rules.pool.warm_wait && suitable().next().is_none();
-            if hopeless || demand.since.until(now) >= patience {
-                missing.push(demand.clone());
+                hopeful.push(demand);
+            } else {
+                waiting.push(demand);
             }
         }
-        missing
+        let mut speak_for = |demand: &Demand| {
+            let held_up = |tracked: &&Tracked| matches!(tracked.daemon.phase, Phase::Starting(_));
+            let mut uids = suitable(demand).filter(held_up).map(|tracked| &tracked.daemon.uid);
+            uids.find(|uid| !spoken_for.contains(uid)).is_some_and(|uid| spoken_for.insert(uid))
+        };
+        // The pods that they hoped for before the one that was made instead.
+        for demand in waiting.iter().chain(&hopeful) {
+            speak_for(demand);
+        }
+        waiting.retain(|demand| !speak_for(demand));
+        let is_due = |demand: &&Demand| {
+            let hopeless = patience <= self.rules.pool.warm_wait && suitable(demand).next().is_none();
+            hopeless || demand.since.until(now) >= patience
+        };
+        waiting.into_iter().filter(is_due).cloned().collect()
     }
 
     /// Makes a pod for each, as far as there is room. Returns those for whom there was none.
@@ -270,7 +284,8 @@ impl Pool {
         for trust in domains {
             let wanted = self.kept_ready(&trust, now);
             let usable = self.daemons.values().filter(|tracked| {
-                let starting = self.rules.is_on_its_way(&tracked.daemon, now);
+                // Also one that is held up: another one would be, too.
+                let starting = matches!(tracked.daemon.phase, Phase::Starting(_));
                 tracked.daemon.trust == trust
                     && self.rules.is_sound(tracked, now)
                     && (starting || self.rules.is_free(tracked, now))

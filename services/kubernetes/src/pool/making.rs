@@ -4,8 +4,9 @@
 //! lost (it took too long, or a proxy gave up and the attempt that the client then made found the pod there), the
 //! second is never sent, and the pod would count as one on its way until it is overdue: longer than anybody waits. So
 //! a seat whose pod nobody answered for is remembered, and a pod of ours that shows up in it is deleted at once. Of a
-//! worker that is gone between the two nobody remembers that; its pod is held up on its node, and counts as on its way
-//! for a part of the time only in which it is overdue.
+//! worker that is gone between the two nobody remembers that; its pod is held up on its node, and whoever waits hopes for it
+//! for a part of the time only in which it is overdue. Then one more is made for him, and no third one: what holds up two
+//! holds up every one.
 //!
 //! An answer may come when its pod is gone already and the next one is being made in its seat: it is about its own
 //! attempt only.
@@ -83,7 +84,7 @@ impl Pool {
     }
 }
 
-/// The part of `pool.start` for which a pod that is held up on its node counts as on its way.
+/// The part of `pool.start` for which whoever waits hopes for a pod that is held up on its node.
 const HELD_UP: u32 = 4;
 
 impl Rules {
@@ -206,6 +207,42 @@ mod tests {
         let actions = pool.decide(at(limit), 0.0);
         assert!(matches!(&actions[..], [Action::Create { seat: 1, .. }]), "{actions:?}");
         assert_eq!(pool.decide(at(limit + 1), 0.0), [], "one is enough");
+    }
+
+    #[test]
+    fn what_holds_up_one_pod_after_the_other_takes_no_more_than_two_for_each_who_waits() {
+        let mut pool = asking();
+        let trust = TrustDomain::parse("atlas").unwrap();
+        pool.join(AppName::parse("other").unwrap(), trust, START);
+        let mut created = 1;
+        for second in 0..pool.rules.pool.start.as_secs() {
+            if second == 0 {
+                pool.see(AppDaemon::ready(0).since(Timestamp(1)).held_up(START).daemon(), START);
+            }
+            for action in pool.decide(at(second), 0.0) {
+                let Action::Create { seat, number, .. } = action else { panic!("{action:?}") };
+                let made = AppDaemon::ready(seat).held_up(at(second)).daemon();
+                pool.created(seat, number, Attempt::Done(Box::new(made)), at(second), 0.0);
+                created += 1;
+            }
+        }
+        assert_eq!(created, 4);
+        // Nor does whoever comes later start over.
+        pool.leave(0);
+        pool.join(AppName::parse("third").unwrap(), TrustDomain::parse("atlas").unwrap(), START);
+        assert_eq!(pool.decide(at(pool.rules.pool.start.as_secs() - 1), 0.0), []);
+    }
+
+    #[test]
+    fn a_pod_that_is_held_up_is_one_of_those_that_are_kept_ahead() {
+        let mut rules = rules();
+        rules.pool.always_warm.insert(TrustDomain::parse("atlas").unwrap(), 1);
+        let start = rules.pool.start.as_secs();
+        let mut pool = Pool::new(rules);
+        pool.resync(vec![AppDaemon::ready(0).held_up(START).daemon()], START);
+        for second in 0..start {
+            assert_eq!(pool.decide(at(second), 0.0), []);
+        }
     }
 
     /// Its certificate was still being written when somebody removed it.
