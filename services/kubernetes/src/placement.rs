@@ -15,8 +15,8 @@ use fabrique_ports::{Ambient, PortResult};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
+use kube::runtime::watcher as watch;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
 use tokio::sync::{Notify, oneshot, watch as channel};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ use crate::labels;
 use crate::pki::BuilderCa;
 use crate::pod::{DAEMON_PORT, pod_name};
 use crate::pool::{
-    Action, Attempt, End, Fate, Grant, Holder, Phase, Pool, Retirement, Rules, Ticket, Uid, read,
+    Action, Attempt, End, FIRST_PAUSE, Fate, Grant, Holder, Phase, Pool, Retirement, Rules, Ticket, Uid, read,
 };
 use crate::proxy;
 
@@ -448,22 +448,24 @@ async fn reconsider(shared: Arc<Shared>) {
     }
 }
 
-/// Keeps the view, for as long as the placement lives: lists, watches, and starts over with a backoff when the API
-/// server was away or has forgotten where we were.
+/// Keeps the view, for as long as the placement lives: lists, watches, and starts over when the API server was away or
+/// has forgotten where we were. Always with a list, which says what there is that was made meanwhile.
 async fn follow(shared: Arc<Shared>) {
-    let config = watcher::Config::default().labels(&labels::builders());
-    let mut events = watch(shared.cluster.pods.clone(), config).default_backoff().boxed();
-    let mut listed = Vec::new();
     loop {
-        match events.try_next().await {
-            Ok(Some(event)) => shared.take(event, &mut listed),
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(%error, "the builder pods are not being watched; trying again");
-                let now = shared.cluster.now();
-                shared.state().pool.blinked(now);
+        let config = watcher::Config::default().labels(&labels::builders());
+        let mut events = watch(shared.cluster.pods.clone(), config).boxed();
+        let mut listed = Vec::new();
+        let error = loop {
+            match events.try_next().await {
+                Ok(Some(event)) => shared.take(event, &mut listed),
+                Ok(None) => return,
+                Err(error) => break error,
             }
-        }
+        };
+        tracing::warn!(%error, "the builder pods are not being watched; trying again");
+        let now = shared.cluster.now();
+        shared.state().pool.blinked(now);
+        tokio::time::sleep(FIRST_PAUSE.mul_f64(0.5 + shared.cluster.jitter())).await;
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Making {
     unsure: bool,
     /// The pod that was answered for last: it has its certificate.
     finished: Option<Uid>,
+    /// The latest that was begun before the watch was interrupted: what comes of it we have not seen all the time.
+    overtaken: u64,
 }
 
 impl Making {
@@ -32,6 +34,11 @@ impl Making {
         self.latest += 1;
         self.unsure = false;
         self.latest
+    }
+
+    /// The watch was interrupted.
+    pub(super) fn overtake(&mut self) {
+        self.overtaken = self.latest;
     }
 
     /// Whether this pod, if it is of ours, may be one that nobody finished.
@@ -52,9 +59,12 @@ impl Pool {
                     self.coming.remove(&seat);
                 }
                 let uid = daemon.uid.clone();
+                let unknown = !self.daemons.contains_key(&uid);
                 self.hear(*daemon, now);
-                if self.daemons.contains_key(&uid) {
-                    self.making.entry(seat).or_default().finished = Some(uid);
+                if let Some(tracked) = self.daemons.get_mut(&uid) {
+                    let making = self.making.entry(seat).or_default();
+                    tracked.unproven |= unknown && number <= making.overtaken;
+                    making.finished = Some(uid);
                 }
             }
             Attempt::Conflict | Attempt::Gone => {

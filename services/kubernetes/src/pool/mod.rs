@@ -306,8 +306,8 @@ pub struct Pool {
     /// The pods that went last: what is gone stays gone, whatever an answer says that comes later than the watch. Only
     /// the watch brings back what a list did not have that was older than the pod.
     departed: VecDeque<Uid>,
-    /// When the watch was interrupted last.
-    blinked: Option<Timestamp>,
+    /// Whether the watch was interrupted since the last list.
+    blinked: bool,
 }
 
 impl Pool {
@@ -330,7 +330,7 @@ impl Pool {
             trouble: None,
             obituaries: VecDeque::new(),
             departed: VecDeque::new(),
-            blinked: None,
+            blinked: false,
         }
     }
 
@@ -387,7 +387,7 @@ impl Pool {
                     changed: now,
                     silence: Silence::Unknown,
                     rest: Timestamp(0),
-                    unproven: self.was_unseen(&daemon),
+                    unproven: false,
                     daemon,
                 };
                 self.daemons.insert(uid, tracked);
@@ -441,17 +441,19 @@ impl Pool {
         Fate::Over(own.map_or(unknown, |(_, _, end)| end.clone()))
     }
 
-    /// Everything there is, after the watch had to start over.
+    /// Everything there is, after the watch had to start over: a list that was asked for after every interruption.
     pub fn resync(&mut self, daemons: Vec<Daemon>, now: Timestamp) {
         self.synced = true;
-        let listed: BTreeSet<&Uid> = daemons.iter().map(|daemon| &daemon.uid).collect();
+        let listed: BTreeSet<Uid> = daemons.iter().map(|daemon| daemon.uid.clone()).collect();
         let gone: Vec<Uid> = self.daemons.keys().filter(|uid| !listed.contains(uid)).cloned().collect();
         for uid in gone {
             self.gone(&uid, None, now);
         }
+        let unseen = self.unseen(&listed);
         for daemon in daemons {
             self.see(daemon, now);
         }
+        self.distrust(&unseen);
     }
 
     /// Leaves the queue. A daemon that is being claimed for the ticket is kept for the next one.

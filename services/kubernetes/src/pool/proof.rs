@@ -4,16 +4,24 @@
 //! network policy nobody has programmed yet. Whoever loses his watch meanwhile cannot tell the one from the other, so that
 //! a pod that was on its way then gets no build: it is retired as soon as it is ready, and another made, whose gate knocks
 //! at an API server that is there.
+//!
+//! What was made then is what the first list after it shows and nobody here knew: no two clocks are compared. That takes a
+//! list after every interruption, since a watch that is taken up where it was left tells of what was made before and after
+//! its end alike. Only our own pods may be known before that list: made since, they met an API server that answered.
+
+use std::collections::BTreeSet;
 
 use fabrique_core::time::Timestamp;
 
-use super::{Daemon, Phase, Pool, Silence, Tracked};
+use super::making::Making;
+use super::{Phase, Pool, Silence, Tracked, Uid};
 
 impl Pool {
     /// The watch was interrupted: whoever did not see cannot say that somebody was silent, nor what a gate saw. Our own
-    /// claims are renewed as before.
+    /// claims are renewed as before. The next that is told is a list.
     pub fn blinked(&mut self, now: Timestamp) {
-        self.blinked = Some(now);
+        self.blinked = true;
+        self.making.values_mut().for_each(Making::overtake);
         for tracked in self.daemons.values_mut() {
             tracked.unproven |= !tracked.was_ready;
             if !self.rules.me_on(&tracked.daemon) {
@@ -22,9 +30,20 @@ impl Pool {
         }
     }
 
-    /// Whether a pod that shows up now was made before we last could not see.
-    pub(super) fn was_unseen(&self, daemon: &Daemon) -> bool {
-        self.blinked.is_some_and(|at| daemon.created <= at)
+    /// The pods of a list that showed up while we could not see, until it was made.
+    pub(super) fn unseen(&mut self, listed: &BTreeSet<Uid>) -> Vec<Uid> {
+        if !std::mem::take(&mut self.blinked) {
+            return Vec::new();
+        }
+        listed.iter().filter(|uid| !self.daemons.contains_key(uid)).cloned().collect()
+    }
+
+    pub(super) fn distrust(&mut self, unseen: &[Uid]) {
+        for uid in unseen {
+            if let Some(tracked) = self.daemons.get_mut(uid) {
+                tracked.unproven = true;
+            }
+        }
     }
 }
 
@@ -47,7 +66,7 @@ mod tests {
 
     use fabrique_core::id::{AppName, TrustDomain};
 
-    use super::super::{Action, Retirement};
+    use super::super::{Action, Attempt, Daemon, Retirement};
     use super::*;
     use crate::testing::{AppDaemon, rules};
 
@@ -98,17 +117,45 @@ mod tests {
         assert_eq!(retired(&actions), [(0, Retirement::Unproven, true)], "unless somebody has claimed it");
     }
 
+    /// Whatever the clocks of the API server and of this worker say.
     #[test]
-    fn a_pod_that_showed_up_after_the_api_server_was_away_gets_no_build_if_it_was_made_before() {
-        for (second, trusted) in [(10, false), (11, true)] {
+    fn a_pod_that_the_first_list_after_the_api_server_was_away_shows_gets_no_build_and_a_later_one_does() {
+        for created in [1, 10, 1000] {
+            let made = || Daemon { created: at(created), ..AppDaemon::ready(0).daemon() };
+            for listed_first in [true, false] {
+                let mut pool = asked(vec![]);
+                pool.blinked(at(10));
+                pool.blinked(at(11));
+                pool.resync(if listed_first { vec![made()] } else { vec![] }, at(12));
+                pool.see(made(), at(12));
+                // One more list, after no interruption.
+                pool.resync(vec![made()], at(13));
+                let actions = pool.decide(at(13), 0.0);
+                assert_eq!(claimed(&actions).is_empty(), listed_first, "{created}: {actions:?}");
+                assert_eq!(retired(&actions).len(), usize::from(listed_first), "{created}: {actions:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn our_own_pod_that_was_begun_before_the_api_server_was_away_gets_no_build_and_one_begun_since_does() {
+        for begun_before in [true, false] {
             let mut pool = asked(vec![]);
-            pool.blinked(at(10));
-            let mut made = AppDaemon::ready(0).daemon();
-            made.created = at(second);
-            pool.see(made, at(12));
-            let actions = pool.decide(at(12), 0.0);
-            assert_eq!(claimed(&actions).is_empty(), !trusted, "{actions:?}");
-            assert_eq!(retired(&actions).is_empty(), trusted, "{actions:?}");
+            if !begun_before {
+                pool.blinked(at(1));
+            }
+            let actions = pool.decide(at(1), 0.0);
+            let [Action::Create { seat: 0, number, .. }] = actions[..] else { panic!("{actions:?}") };
+            if begun_before {
+                pool.blinked(at(1));
+            }
+            let made = starting(0).daemon();
+            pool.created(0, number, Attempt::Done(Box::new(made.clone())), at(2), 0.0);
+            pool.resync(vec![made], at(3));
+            pool.see(AppDaemon::ready(0).version(6).daemon(), at(4));
+            let actions = pool.decide(at(4), 0.0);
+            assert_eq!(claimed(&actions).is_empty(), begun_before, "{actions:?}");
+            assert_eq!(retired(&actions).len(), usize::from(begun_before), "{actions:?}");
         }
     }
 

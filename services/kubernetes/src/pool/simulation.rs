@@ -214,6 +214,8 @@ struct Worker {
     /// What runs, and when it ends.
     builds: BTreeMap<Uid, Timestamp>,
     waiting: BTreeMap<Ticket, (AppName, TrustDomain)>,
+    /// What passed its gate, or may have, while it could not see.
+    unseen: BTreeSet<Uid>,
     restarts: u32,
 }
 
@@ -238,6 +240,7 @@ impl Worker {
             answers: Vec::new(),
             builds: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            unseen: BTreeSet::new(),
             restarts,
         }
     }
@@ -245,6 +248,29 @@ impl Worker {
     fn join(&mut self, (app, trust): (AppName, TrustDomain), now: Timestamp) {
         let ticket = self.pool.join(app.clone(), trust.clone(), now);
         self.waiting.insert(ticket, (app, trust));
+    }
+
+    /// The watch has to start over. Until its list is there, answers tell of what is newer than that.
+    fn blink(&mut self, cluster: &Cluster, now: Timestamp) {
+        let listed = cluster.as_of(cluster.events.len());
+        let was_ready = |uid: &Uid| self.pool.daemons.get(uid).is_some_and(|known| known.was_ready);
+        self.unseen.extend(listed.into_iter().map(|pod| pod.uid).filter(|uid| !was_ready(uid)));
+        self.view = View::Listing(cluster.events.len());
+        self.pool.blinked(now);
+    }
+
+    /// What was made, or was still starting, while it could not see is for others to judge, and nothing else is.
+    fn check_trust(&self, action: &Action) {
+        match action {
+            Action::Claim { uid, .. } => {
+                let unbuilt = self.pool.daemons[uid].daemon.builds == 0;
+                assert!(!(unbuilt && self.unseen.contains(uid)), "{action:?}");
+            }
+            Action::Delete { uid, why: Retirement::Unproven, .. } => {
+                assert!(self.unseen.contains(uid), "{action:?}");
+            }
+            _ => {}
+        }
     }
 
     /// Hears what happened, after a list of what there was before. `late` if that list comes alone.
@@ -311,14 +337,13 @@ impl World {
             if !self.trouble || !self.chance.one_in(3) {
                 self.workers[number].hear(&self.cluster, self.now, self.trouble);
             }
-            // A watch may have to start over. Until its list is there, answers tell of what is newer than that.
             if self.trouble && self.chance.one_in(50) {
-                self.workers[number].view = View::Listing(self.cluster.events.len());
-                self.workers[number].pool.blinked(self.now);
+                self.workers[number].blink(&self.cluster, self.now);
             }
             self.answer(number);
             self.end_builds(number);
             for action in self.workers[number].pool.decide(self.now, 0.5) {
+                self.workers[number].check_trust(&action);
                 self.act(number, &action);
             }
         }
