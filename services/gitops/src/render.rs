@@ -15,6 +15,7 @@
 //! * What the cluster provides, buckets, volumes and databases, is rendered beside them ([`Kind`]).
 
 mod application;
+mod bounds;
 pub mod migrations;
 mod order;
 mod patch;
@@ -36,10 +37,11 @@ use crate::registration::{Registrations, SourceForm};
 use crate::tree::Tree;
 use crate::{Scope, composition, layout};
 
+pub use bounds::lacks;
 use order::Order;
 pub use provided::{Asks, Kind, database_resource, volume_name};
 pub use root::NETWORK_GROUPS;
-pub use root::{APPLY, digest_in};
+pub use root::{APPLY, digest_in, is_as_rendered};
 pub use settings::{Destination, IN_CLUSTER, RESERVED, Settings, is_label};
 pub use stands::Standing;
 

@@ -116,7 +116,8 @@ pub fn digest_in(text: &str) -> Option<&str> {
 }
 
 /// Whether a `root.yaml` is as it was rendered, whenever that was.
-fn is_as_rendered(text: &str) -> bool {
+#[must_use]
+pub fn is_as_rendered(text: &str) -> bool {
     let without = |digest| text.replacen(&rendered(digest), &rendered(""), 1);
     digest_in(text).is_some_and(|digest| Digest::of(without(digest).as_bytes()).to_string() == digest)
 }

@@ -68,6 +68,12 @@ pub(super) async fn look(ground: &Ground<'_>, wish: &Wish) -> Result<Look, Opera
         }
         (Some(_), None) | (None, _) => RootSeen::Unasked,
     };
+    if let (RootSeen::Outdated { .. }, Some(rendered), Some(settings)) = (root, &rendered, ground.settings) {
+        for (app, seen) in named.iter().zip(&mut all) {
+            let subject = judged.subjects.get(&app.name);
+            seen.lacks = root::lacks(&apps, rendered, (app, &wish.environment), subject, settings);
+        }
+    }
     let seen =
         Seen { environment: wish.environment.clone(), apps: all, secrets, hooks: ensured.repositories, root };
     Ok(Look { seen, derivations, watched })
@@ -122,6 +128,7 @@ impl At<'_> {
             declares: subject.is_some_and(|subject| subject.declares != Declares::Nothing),
             migrations: self.migrations(app, &stand).await?,
             application: self.application(app, rendered),
+            lacks: Vec::new(),
             deployer: self.deployer(app).await?,
             stand,
         })

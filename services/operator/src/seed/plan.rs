@@ -13,6 +13,11 @@ use crate::exit::Exit;
 use crate::hooks::{EnsuredHook, HookResult};
 use crate::secrets::{DerivedSecret, Outcome};
 
+mod root;
+
+pub use root::RootSeen;
+use root::{outdated, unapplied};
+
 /// What has to be there, in the order in which it has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -60,21 +65,6 @@ impl Stage {
     }
 }
 
-/// What Argo CD has of `root.yaml`, which a person applies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RootSeen {
-    /// It is not asked.
-    Unasked,
-    /// It has no root Application.
-    Absent,
-    /// It has another than the one in `cluster/apps`.
-    Behind,
-    /// It has another than the one that has to be in `cluster/apps`, which is not there either.
-    NotRendered,
-    /// It has that, or one that says nothing of itself.
-    There,
-}
-
 /// Everything that a plan is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
@@ -111,6 +101,8 @@ pub struct AppSeen {
     pub migrations: FileSeen,
     /// The file of its Application.
     pub application: FileSeen,
+    /// What `root.yaml` lacks for it, where that is [`RootSeen::Outdated`].
+    pub lacks: Vec<String>,
     /// What Argo CD makes of it.
     pub deployer: DeployerSeen,
 }
@@ -296,6 +288,20 @@ impl Standing {
             Standing::Own(_) | Standing::Asked(_) => true,
             Standing::There(_) | Standing::Awaited(_) | Standing::Refused(..) => false,
         }
+    }
+
+    /// The same with one more word.
+    fn noting(mut self, note: Option<&str>) -> Self {
+        let (Standing::There(what)
+        | Standing::Own(what)
+        | Standing::Asked(what)
+        | Standing::Awaited(what)
+        | Standing::Refused(what, _)) = &mut self;
+        if let Some(note) = note {
+            what.push_str("; ");
+            what.push_str(note);
+        }
+        self
     }
 
     /// What is said of it.
@@ -486,51 +492,32 @@ fn composition(seen: &Seen, app: &AppSeen) -> Standing {
 }
 
 fn application(seen: &Seen, app: &AppSeen) -> Standing {
-    let what = match &app.application {
+    let (standing, file) = match &app.application {
         FileSeen::Unfit(why) => return refused(why.clone()),
         // Nobody can tell what Argo CD makes of what people keep elsewhere.
         FileSeen::None(why) => return Standing::There(why.clone()),
-        FileSeen::Differs(file) => {
-            let standing = committed(app, file);
-            if matches!(standing, Standing::Refused(..)) {
-                return standing;
-            }
-            match unapplied(seen.root, file) {
-                Some(why) => return refused(why),
-                None => return standing,
-            }
-        }
-        FileSeen::There(file) => file,
+        FileSeen::Differs(file) => (committed(app, file), file),
+        FileSeen::There(file) => (followed(app, file), file),
     };
-    if let Some(why) = unapplied(seen.root, what) {
-        return refused(why);
+    if matches!(standing, Standing::Refused(..)) {
+        return standing;
     }
-    match &app.deployer {
-        DeployerSeen::Unasked => Standing::There(format!("{what} is committed; Argo CD is not asked")),
-        // What is committed next is what is waited for.
-        _ if moves(app) => Standing::Awaited("Argo CD follows what is committed".to_owned()),
-        DeployerSeen::Running => Standing::There(format!("{what}: Synced and Healthy")),
-        DeployerSeen::Behind(said) | DeployerSeen::Degraded(said) | DeployerSeen::Failed(said) => {
-            Standing::Awaited(format!("Argo CD says: {said}"))
-        }
+    match unapplied(seen.root, app, file) {
+        Some(why) => refused(why),
+        None => standing.noting(outdated(seen.root)),
     }
 }
 
-/// Why Argo CD would not deploy what `file` says, as far as that is up to `root.yaml`.
-fn unapplied(root: RootSeen, file: &RelPath) -> Option<String> {
-    let apply = "apply root.yaml of cluster/apps, as docs/app-of-apps.md says";
-    match root {
-        RootSeen::Unasked | RootSeen::There => None,
-        RootSeen::Absent => {
-            Some(format!("Argo CD has no root Application, so that nobody reads {file}; {apply}"))
+/// What Argo CD makes of what is committed.
+fn followed(app: &AppSeen, file: &RelPath) -> Standing {
+    match &app.deployer {
+        DeployerSeen::Unasked => Standing::There(format!("{file} is committed; Argo CD is not asked")),
+        // What is committed next is what is waited for.
+        _ if moves(app) => Standing::Awaited("Argo CD follows what is committed".to_owned()),
+        DeployerSeen::Running => Standing::There(format!("{file}: Synced and Healthy")),
+        DeployerSeen::Behind(said) | DeployerSeen::Degraded(said) | DeployerSeen::Failed(said) => {
+            Standing::Awaited(format!("Argo CD says: {said}"))
         }
-        RootSeen::Behind => Some(format!(
-            "root.yaml changed since it was applied, and Argo CD deploys {file} within the projects that it has; {apply}"
-        )),
-        RootSeen::NotRendered => Some(format!(
-            "root.yaml is not as rendered, and Argo CD deploys {file} within the projects that it has; `fabrique render --path .` \
-             in a checkout of cluster/apps writes it: commit and push that, then {apply}"
-        )),
     }
 }
 

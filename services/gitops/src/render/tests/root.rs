@@ -107,3 +107,43 @@ fn a_commit_says_that_the_root_stays_where_something_is_to_be_added_and_another_
     let (root, message) = along_with(&with(&stands, &[(&registration, &text)]));
     assert!(root.is_none() && message.contains("contract.yaml cannot be used"), "{message}");
 }
+
+/// What a `root.yaml` lacks for `name`, against the one that is rendered of `tree`.
+fn lacking(stands: &str, tree: &Tree, name: &str, asks: bool) -> Vec<String> {
+    let registrations = load(tree);
+    let place = (&registrations.apps[&app(name)], &EnvironmentName::parse("prod").unwrap());
+    lacks((stands, &root_of(tree)), &registrations, place, asks, &settings())
+}
+
+#[test]
+fn what_a_root_lacks_is_told_of_the_apps_that_need_it_and_of_no_other() {
+    let (bare, _) = deployment("citation");
+    let before = root_of(&bare);
+    let (registration, text) = registration(
+        "reader",
+        "      application: { source: repository, namespace: dagster }\n      infra: { from: head, repo: atlas/atlas, path: deploy/prod }\n",
+    );
+    let tree = with(&bare, &[("contract.yaml", CONTRACT), (&registration, &text)]);
+    let repository =
+        "the repository http://gitea-http.gitea:3000/atlas/atlas.git in the project fabrique-apps";
+    let none: [&str; 0] = [];
+    assert_eq!(lacking(&before, &tree, "citation", false), none);
+    assert_eq!(lacking(&before, &tree, "citation", true), ["the project fabrique-apps-provided"]);
+    assert_eq!(lacking(&before, &tree, "reader", false), [repository]);
+    assert_eq!(lacking(&root_of(&tree), &tree, "reader", true), none);
+
+    let narrower =
+        before.replace("    - { server: https://kubernetes.default.svc, namespace: dagster }\n", "");
+    let place = "the namespace dagster of https://kubernetes.default.svc in the project fabrique-apps";
+    assert_eq!(lacking(&narrower, &tree, "reader", false), [repository, place]);
+    let wider =
+        narrower.replace("  sourceRepos:\n", "  sourceRepos:\n    - \"http://gitea-http.gitea:3000/*\"\n");
+    assert_eq!(lacking(&wider, &tree, "reader", false), [place]);
+    let bare_url = before
+        .replace("  sourceRepos:\n", "  sourceRepos:\n    - http://gitea-http.gitea:3000/atlas/atlas\n");
+    assert_eq!(lacking(&bare_url, &tree, "reader", false), none);
+    for broken in ["", "kind: AppProject\n"] {
+        assert_eq!(lacking(broken, &tree, "citation", false), ["the project fabrique-apps"]);
+    }
+    assert_eq!(lacking("a: [", &tree, "citation", false), ["a form in which it can be read"]);
+}

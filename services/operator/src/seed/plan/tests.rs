@@ -49,6 +49,7 @@ fn fresh(app: &str) -> AppSeen {
         },
         migrations: FileSeen::Differs(file("migrations/prod/a/migrations.yaml")),
         application: FileSeen::Differs(file("applications/a-prod.yaml")),
+        lacks: Vec::new(),
         deployer: DeployerSeen::Behind("there is none".to_owned()),
     }
 }
@@ -151,7 +152,7 @@ fn unobstructed(mut seen: Seen) -> Seen {
             hook.result = HookResult::Created;
         }
     }
-    if seen.root != RootSeen::Unasked {
+    if !matches!(seen.root, RootSeen::Unasked | RootSeen::Outdated { .. }) {
         seen.root = RootSeen::There;
     }
     seen
@@ -246,6 +247,8 @@ fn anything() -> impl Strategy<Value = Seen> {
         RootSeen::Absent,
         RootSeen::Behind,
         RootSeen::NotRendered,
+        RootSeen::Outdated { edited: true },
+        RootSeen::Outdated { edited: false },
         RootSeen::There,
     ]);
     (apps(), outcomes, results, root).prop_map(|(apps, outcome, result, root)| Seen {
@@ -506,5 +509,42 @@ fn a_root_that_was_not_applied_as_it_is_stands_in_the_way_and_what_helps_is_told
             seen.root = RootSeen::Unasked;
             assert!(!plan(&seen, false).is_refused());
         }
+    }
+}
+
+#[test]
+fn a_root_that_lets_an_app_in_stops_nothing_of_it_and_is_told() {
+    let mut up = fresh("b");
+    brought(&mut up);
+    for (edited, word) in [(true, "without its first line it is yours"), (false, "though not for it")] {
+        let mut seen = seen(vec![fresh("a"), up.clone()]);
+        seen.root = RootSeen::Outdated { edited };
+        let first = plan(&seen, false);
+        assert!(!first.is_refused() && told(&first).matches(word).count() == 2, "{}", told(&first));
+        for row in to_do(&first) {
+            done(&mut seen, &row, false);
+        }
+        let second = plan(&seen, false);
+        assert!(second.is_done() && second.changes() == 0, "{}", told(&second));
+        assert_eq!(told(&second).matches(word).count(), 2, "{}", told(&second));
+    }
+}
+
+#[test]
+fn a_root_that_lacks_something_for_an_app_is_refused_with_it_and_no_remedy_destroys_an_edit() {
+    for (edited, helps) in [
+        (true, "add that, and remove its first line, or `fabrique render --path .` overwrites it; commit"),
+        (false, "`fabrique render --path .` in a checkout of cluster/apps writes it"),
+    ] {
+        let mut lacking = fresh("a");
+        lacking.lacks = vec!["the project x".to_owned(), "the repository y".to_owned()];
+        let mut seen = seen(vec![lacking, fresh("b")]);
+        seen.root = RootSeen::Outdated { edited };
+        let refused = plan(&seen, false);
+        let told = told(&refused);
+        let refusals = refused.rows.iter().filter(|row| matches!(row.standing, Standing::Refused(..)));
+        let refusals: Vec<&str> = refusals.map(|row| row.subject.as_str()).collect();
+        assert_eq!(refusals, ["a"], "{told}");
+        assert!(told.contains("the project x, the repository y") && told.contains(helps), "{told}");
     }
 }
