@@ -26,7 +26,7 @@ use futures::{StreamExt as _, stream};
 use crate::apps::Apps;
 use crate::gather::Observer;
 
-/// How many apps are followed along dependencies in search of a circle. `fabrique validate` reads all.
+/// How many apps are asked for along dependencies in search of a circle. `fabrique validate` reads all.
 const FOLLOWED: usize = 256;
 
 /// How many of them are asked for at once.
@@ -49,6 +49,15 @@ pub(crate) struct Own {
     pin: Result<(), PinRefusal>,
     /// Why GitHub does not vouch for the target, where it has to.
     unproven: Option<String>,
+}
+
+/// How far a look goes along dependencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To those that the app itself needs.
+    Needed,
+    /// To what these need, and so on, in search of a circle.
+    Onwards,
 }
 
 /// What is declared of a change, and the registered apps whose declarations it waits for.
@@ -159,10 +168,10 @@ impl Observer {
     /// depends on.
     pub(crate) async fn word_of_others(
         &self,
-        app: &App,
-        apps: &Apps,
+        (app, apps): (&App, &Apps),
         head: &Revision,
         own: &Own,
+        reach: Reach,
     ) -> PortResult<Word> {
         let Some(declaration) = own.declaration() else { return Ok(Word::default()) };
         let contract = match &apps.contract {
@@ -177,8 +186,8 @@ impl Observer {
         if let Some(subject) = known.get_mut(&app.name) {
             subject.declares = own.read.declares.clone();
         }
-        // In a sweep the heads of all are shared; otherwise those of this look.
-        let asking = if self.heads.is_some() { self.clone() } else { self.for_one_round() };
+        // In a sweep the answers are shared by all; otherwise within this look.
+        let asking = if self.round.is_some() { self.clone() } else { self.for_one_round() };
         let mut seen = BTreeSet::from([app.name.clone()]);
         let front = needed_by(declaration, &mut seen, apps);
         for (name, read) in asking.read_all(&front, (app, head)).await {
@@ -186,7 +195,7 @@ impl Observer {
             set(&mut known, name, &read);
         }
         let mut judgement = judge(contract, contract::FILE_NAME, &known, &Usage::default());
-        if judgement.of(&app.name).next().is_none() {
+        if reach == Reach::Onwards && judgement.of(&app.name).next().is_none() {
             asking.follow(front, seen, &mut known, (app, apps, head)).await;
             judgement.findings = circles(&known);
         }
@@ -202,11 +211,8 @@ impl Observer {
         known: &mut BTreeMap<AppName, Subject>,
         (app, apps, head): (&App, &'a Apps, &Revision),
     ) {
-        while seen.len() <= FOLLOWED {
-            let read: Vec<&Declaration> =
-                front.iter().filter_map(|other| read_of(known, &other.name)).collect();
-            let next = read.into_iter().flat_map(|declaration| needed_by(declaration, &mut seen, apps));
-            front = next.take(FOLLOWED).collect();
+        loop {
+            front = beyond(&front, known, &mut seen, apps);
             if front.is_empty() {
                 break;
             }
@@ -260,16 +266,19 @@ impl Observer {
         if let Some(read) = self.known.declaration(repo, head, path) {
             return Ok(read);
         }
-        let file = self.forge.file(repo, head, path).await?;
+        let is_absent = self.round.as_ref().is_some_and(|round| round.is_absent(repo, head, path));
+        let file = if is_absent { None } else { self.forge.file(repo, head, path).await? };
         let (declares, findings) = match &file {
             None => declares(app, head, None),
             Some(ForgeFile::Content(content)) => declares(app, head, Some(content)),
             Some(ForgeFile::Elsewhere) => declares_elsewhere(app),
         };
         let read = Arc::new(Read { declares, findings });
-        // Not kept where it is not there: the forge answers so as well when it may not be read.
         if file.is_some() {
             self.known.learn_declaration(repo, head, path, &read);
+        } else if let Some(round) = &self.round {
+            // Kept no longer where it is not there: the forge answers so as well when it may not be read.
+            round.learn_absent(repo, head, path);
         }
         Ok(read)
     }
@@ -436,9 +445,21 @@ fn unread_all(registrations: &Registrations) -> BTreeMap<AppName, Subject> {
 
 /// The registered apps that a declaration needs and that were not seen yet.
 fn needed_by<'a>(declaration: &Declaration, seen: &mut BTreeSet<AppName>, apps: &'a Apps) -> Vec<&'a App> {
-    let needed = declaration.depends_on.code_locations.iter().map(|needed| &needed.value);
-    let new: Vec<&AppName> = needed.filter(|needed| seen.insert((*needed).clone())).collect();
-    new.into_iter().filter_map(|needed| apps.registrations.apps.get(needed)).collect()
+    let needed = declaration.depends_on.code_locations.iter();
+    let registered = needed.filter_map(|needed| apps.registrations.apps.get(&needed.value));
+    registered.filter(|app| seen.insert(app.name.clone())).collect()
+}
+
+/// The apps that those in `front` need and that were not seen yet, as many as may still be asked for.
+fn beyond<'a>(
+    front: &[&App],
+    known: &BTreeMap<AppName, Subject>,
+    seen: &mut BTreeSet<AppName>,
+    apps: &'a Apps,
+) -> Vec<&'a App> {
+    let room = FOLLOWED.saturating_sub(seen.len());
+    let read = front.iter().filter_map(|other| read_of(known, &other.name));
+    read.flat_map(|declaration| needed_by(declaration, seen, apps)).take(room).collect()
 }
 
 fn read_of<'s>(known: &'s BTreeMap<AppName, Subject>, app: &AppName) -> Option<&'s Declaration> {

@@ -23,9 +23,9 @@ use fabrique_ports::upstream::Upstreams;
 use crate::ahead::Ahead;
 use crate::apps::Apps;
 use crate::compare::Known;
-use crate::declared::Own;
+use crate::declared::{Own, Reach};
 use crate::gathering::{Gathering, Standpoint, needs_history};
-use crate::heads::Heads;
+use crate::round::Round;
 
 /// Gathers views from the ports.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ pub struct Observer {
     records: Arc<dyn Records>,
     policy: Policy,
     pub(crate) known: Arc<Known>,
-    pub(crate) heads: Option<Arc<Heads>>,
+    pub(crate) round: Option<Arc<Round>>,
     pub(crate) upstreams: Option<Arc<dyn Upstreams>>,
     /// What migrations are rendered with, where they are.
     pub(crate) render: Option<Arc<Settings>>,
@@ -83,7 +83,7 @@ impl Observer {
         policy: Policy,
     ) -> Self {
         let known = Arc::default();
-        Self { forge, source, registry, records, policy, known, heads: None, upstreams: None, render: None }
+        Self { forge, source, registry, records, policy, known, round: None, upstreams: None, render: None }
     }
 
     /// The same that judges the migrations of a target before it is built, where an installation renders them.
@@ -102,13 +102,13 @@ impl Observer {
     /// however many apps follow it or depend on one that does, and for no declaration of a head that is deployed.
     #[must_use]
     pub fn for_one_round(&self) -> Self {
-        Self { heads: Some(Arc::default()), ..self.clone() }
+        Self { round: Some(Arc::default()), ..self.clone() }
     }
 
     /// Where a branch is.
     pub(crate) async fn head(&self, repo: &RepoName, branch: &BranchName) -> PortResult<BranchHead> {
-        match &self.heads {
-            Some(heads) => heads.ask(self.forge.as_ref(), repo, branch).await,
+        match &self.round {
+            Some(round) => round.head(self.forge.as_ref(), repo, branch).await,
             None => self.forge.branch_head(repo, branch).await,
         }
     }
@@ -189,7 +189,7 @@ impl Observer {
 
     async fn view(&self, gathering: &Gathering<'_>, head: &Revision) -> PortResult<View> {
         // A declaration stops moves and nothing else: where the head is deployed it is not worth a request.
-        if self.heads.is_some() && gathering.shows(head) {
+        if self.round.is_some() && gathering.shows(head) {
             let view = self.view_as_declared(gathering, head, &Own::silent(head)).await?;
             if !changes(&view) {
                 return Ok(view);
@@ -229,7 +229,8 @@ impl Observer {
             policy: self.policy.clone(),
         };
         if view.declared == Declared::Admitted && changes(&view) {
-            (view.declared, view.awaits) = self.word_of_others(app, gathering.apps, head, own).await?;
+            (view.declared, view.awaits) =
+                self.word_of_others((app, gathering.apps), head, own, Reach::Onwards).await?;
         }
         // An overlay goes before the build of its image: it is refused with it.
         if view.declared == Declared::Admitted
@@ -282,12 +283,13 @@ impl Observer {
         Ok(CandidateView::at(head, own, declared, environments))
     }
 
-    /// What is declared of a change that is about to be made.
+    /// What is declared of a change that is about to be made. A circle further on was told before the build: it is
+    /// followed by the look, and not again at each attempt to commit.
     async fn word(&self, gathering: &Gathering<'_>, head: &Revision, own: &Own) -> PortResult<Declared> {
         match gathering.word(own).await? {
             Declared::Admitted => {
-                let others = self.word_of_others(gathering.app, gathering.apps, head, own).await?;
-                Ok(others.0)
+                let of = (gathering.app, gathering.apps);
+                Ok(self.word_of_others(of, head, own, Reach::Needed).await?.0)
             }
             stopped @ (Declared::Waits(_) | Declared::Suspended(_) | Declared::Refused(_)) => Ok(stopped),
         }

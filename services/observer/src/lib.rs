@@ -14,9 +14,9 @@ mod compare;
 pub mod declared;
 mod gather;
 mod gathering;
-mod heads;
 pub mod migrations;
 mod recent;
+mod round;
 pub mod watch;
 
 pub use ahead::Ahead;

@@ -177,3 +177,5 @@ fn an_app_that_says_that_it_is_not_ready_waits_for_that_whatever_its_checks_say(
     let not_ready = Own { unproven: Some("ci is pending".to_owned()), ..own("ready: false") };
     assert_eq!(why(word(&not_ready, Relation::Ahead)), "waits: its declaration says ready: false");
 }
+
+mod asked;
