@@ -102,14 +102,36 @@ pub enum Elsewhere {
     },
     /// It goes to production as well, which nobody named.
     #[error(
-        "what is seeded for {environment} is to come to {production} as well, which is production, or may be; say \
-         {production} with --environment and --confirm, or leave --yes out and type its name"
+        "what is seeded for {environment} is to come to {production} as well, which is production; say {production} with \
+         --environment and --confirm, or leave --yes out and type its name"
     )]
     GoesFurther {
         /// The environment.
         environment: EnvironmentName,
         /// The other one.
         production: EnvironmentName,
+    },
+    /// It goes to more than one environment of production, and the command line says one.
+    #[error(
+        "what is seeded for {environment} is to come to {production} as well, and both are production, of which --yes \
+         says one; leave it out and type {production}"
+    )]
+    GoesToBoth {
+        /// The environment.
+        environment: EnvironmentName,
+        /// The other one.
+        production: EnvironmentName,
+    },
+    /// It goes further, and no list says what is not production.
+    #[error(
+        "what is seeded for {environment} is to come to {further} as well, and seed.environments does not say which of \
+         them is production; list both there with their contexts, or leave --yes out and type {further}"
+    )]
+    GoesFurtherUnlisted {
+        /// The environment.
+        environment: EnvironmentName,
+        /// The other one.
+        further: EnvironmentName,
     },
     /// Something else was said the second time.
     #[error("--confirm says {said}, and the environment is {environment}: nothing was changed")]
@@ -248,14 +270,21 @@ pub fn consent_to(
     elsewhere: &BTreeSet<EnvironmentName>,
     consent: Consent,
 ) -> Result<Consent, Elsewhere> {
-    let is_production = |other: &&EnvironmentName| {
-        known.is_empty() || known.iter().any(|known| known.production && known.environment == **other)
+    let is_production = |other: &EnvironmentName| {
+        known.is_empty() || known.iter().any(|known| known.production && known.environment == *other)
     };
-    match (elsewhere.iter().find(is_production), consent) {
+    match (elsewhere.iter().find(|other| is_production(other)), consent) {
         (None, consent) => Ok(consent),
         (Some(further), Consent::Asked(_)) => Ok(Consent::Asked(Some(further.clone()))),
         (Some(further), Consent::Given) => {
-            Err(Elsewhere::GoesFurther { environment: environment.clone(), production: further.clone() })
+            let (here, there) = (environment.clone(), further.clone());
+            Err(if known.is_empty() {
+                Elsewhere::GoesFurtherUnlisted { environment: here, further: there }
+            } else if is_production(environment) {
+                Elsewhere::GoesToBoth { environment: here, production: there }
+            } else {
+                Elsewhere::GoesFurther { environment: here, production: there }
+            })
         }
     }
 }
@@ -404,5 +433,33 @@ mod tests {
         assert_eq!(to(&["prod"], Consent::Asked(None)), Ok(asked));
         let refused = to(&["prod"], Consent::Given).unwrap_err();
         assert!(refused.to_string().contains("is to come to prod as well"), "{refused}");
+        assert!(refused.to_string().contains("say prod with --environment and --confirm"), "{refused}");
+        // What is told is let in: the other one is not production.
+        let said = consent_to(&known, &place("prod"), &[place("bench")].into(), Consent::Given);
+        assert_eq!(said, Ok(Consent::Given));
+    }
+
+    #[test]
+    fn where_either_may_be_production_nobody_is_sent_from_one_to_the_other() {
+        let production =
+            |name: &str| Known { environment: place(name), context: "paris".to_owned(), production: true };
+        let (none, both): ([Known; 0], _) = ([], [production("a"), production("b")]);
+        for (known, remedy) in [
+            (&none[..], "list both there with their contexts, or leave --yes out"),
+            (&both[..], "leave it out"),
+        ] {
+            for (here, there) in [("a", "b"), ("b", "a")] {
+                let to = |consent| consent_to(known, &place(here), &[place(there)].into(), consent);
+                let refused = to(Consent::Given).unwrap_err().to_string();
+                assert!(refused.contains(remedy) && refused.contains(&format!("type {there}")), "{refused}");
+                assert!(!refused.contains("--environment"), "{refused}");
+                // What is told is let in.
+                let asked = Consent::Asked(Some(place(there)));
+                assert_eq!(to(Consent::Asked(Some(place(here)))), Ok(asked));
+            }
+        }
+        let one = [production("a"), Known { production: false, ..production("b") }];
+        let listed = consent_to(&one, &place("a"), &[place("b")].into(), Consent::Given);
+        assert_eq!(listed, Ok(Consent::Given));
     }
 }
