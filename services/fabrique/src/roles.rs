@@ -98,20 +98,30 @@ pub(crate) async fn reconciler(
     Ok(())
 }
 
-/// Every role, each with its own user on the bus. When one fails to start, all stop.
+/// Every role, each with its own user on the bus. When one fails the others are asked to stop, and give back what they hold.
 pub(crate) async fn all(
     adapters: &Adapters,
     metrics: Metrics,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let stopping = stop.clone().drop_guard();
-    let result = tokio::try_join!(
-        receiver(adapters, metrics.clone(), stop.clone()),
-        worker(adapters, metrics.clone(), stop.clone()),
-        reconciler(adapters, metrics, None, stop),
+    let (received, worked, swept) = tokio::join!(
+        stopping_others(&stop, receiver(adapters, metrics.clone(), stop.clone())),
+        stopping_others(&stop, worker(adapters, metrics.clone(), stop.clone())),
+        stopping_others(&stop, reconciler(adapters, metrics, None, stop.clone())),
     );
-    drop(stopping);
-    result.map(drop)
+    received.and(worked).and(swept)
+}
+
+async fn stopping_others(
+    stop: &CancellationToken,
+    role: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    let ended = role.await;
+    if let Err(error) = &ended {
+        tracing::warn!(error = format!("{error:#}"), "a role has failed, the others stop");
+        stop.cancel();
+    }
+    ended
 }
 
 /// Serves health and metrics of a role that runs alone, where an address is configured.
@@ -218,6 +228,22 @@ async fn listen(key: &str, address: &str) -> anyhow::Result<TcpListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_role_that_fails_has_the_others_stop_and_cuts_none_of_them() {
+        let stop = CancellationToken::new();
+        let mut gave_back = false;
+        let (failed, other) = tokio::join!(
+            stopping_others(&stop, async { anyhow::bail!("the committer panicked") }),
+            stopping_others(&stop, async {
+                stop.cancelled().await;
+                tokio::task::yield_now().await;
+                gave_back = true;
+                Ok(())
+            }),
+        );
+        assert!(failed.is_err() && other.is_ok() && gave_back);
+    }
 
     #[test]
     fn two_workers_of_one_configuration_hold_under_names_of_their_own() {
