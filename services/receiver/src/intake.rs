@@ -155,6 +155,9 @@ impl Intake {
                 // What is owed all the same may wait long for another reading: the forge delivers this once. A wake
                 // that fails too stays owed.
                 self.wake(arrival, targets, cause).await;
+                if !to_apps_repo {
+                    self.rechecks.note(push, &followers, cause);
+                }
                 return Err(Answer::Unavailable(problem));
             }
             followers = subscriptions.followers(&push.repo, &push.branch);

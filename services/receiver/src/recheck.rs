@@ -3,7 +3,8 @@
 //! Of several receivers one hears of a push to `cluster/apps`, and even that one may hear of it after a push to the
 //! repository of an app that it registers. A push to a known repository waits for no reading all the same: it is
 //! answered from memory, and its branch is noted here. The next reading tells whether an app follows the branch that
-//! was not known to, and such an app is woken then, for the same cause.
+//! was not known to, and such an app is woken then, for the same cause. So is the app of a push that could not be
+//! answered because the registrations were not read in time: its 503 promises nothing, and the forge delivers once.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +40,7 @@ pub(crate) struct Rechecks {
 }
 
 impl Rechecks {
-    /// Notes a push for which these followers were found in memory, just now.
+    /// Notes a push for which these followers, and no others, are known just now.
     pub(crate) fn note(&self, push: &Push, followers: &Followers, cause: &WakeCause) {
         let known = match followers {
             Followers::Apps(apps) => apps.clone(),

@@ -152,6 +152,19 @@ async fn registrations_that_cannot_be_read_are_503_in_time() {
     assert_eq!(nats.wakes_of("citation").await, 1);
 }
 
+#[tokio::test]
+async fn a_push_that_was_refused_while_nothing_could_be_read_wakes_its_app_once_something_can() {
+    let (receiver, nats, apps) = untold(Duration::from_millis(200)).await;
+    apps.broken.store(true, Ordering::SeqCst);
+    assert_eq!(receiver.push("atlas/graph", "main").await.0, 503);
+    apps.register("graph", "atlas/graph", "main");
+    apps.broken.store(false, Ordering::SeqCst);
+    let woken = async || (nats.wakes_of("graph").await > 0).then_some(());
+    wait_until("the wake of the app that was registered meanwhile", PATIENCE, woken).await.unwrap();
+    assert_eq!(nats.causes_of("graph").await[0].detail, "push to main of atlas/graph");
+    assert_eq!(nats.wakes().await, 1);
+}
+
 /// Registrations that another receiver is told of: here only the readings change anything.
 async fn untold(age: Duration) -> (Running, Nats, Arc<FakeRegistrations>) {
     let apps = FakeRegistrations::with(&[("citation", "atlas/citation", "main")]);
