@@ -161,6 +161,10 @@ impl fmt::Display for Timeline {
             Some(End::Committed { digest, after_ms, .. }) => {
                 write!(f, "committed {app} {revision} {digest} in {}", seconds_signed(*after_ms))
             }
+            // Of a push that changed nothing all may have been over before it.
+            Some(End::NotCommitted { why, after_ms, .. }) if *after_ms < 0 => {
+                write!(f, "not committed {app} {revision}: {why}")
+            }
             Some(End::NotCommitted { why, after_ms, .. }) => {
                 write!(f, "not committed {app} {revision} after {}: {why}", seconds_signed(*after_ms))
             }

@@ -177,13 +177,17 @@ async fn of_registered(
     let memory = AppMemory::read(Arc::clone(&context.ports.memories), &request.app, None).await?;
     Ok(match &request.command {
         Command::Retry => {
-            memory
-                .update(|memory| {
-                    memory.failure = None;
-                    memory.forget_refusals();
-                })
-                .await?;
-            done("the last failure is forgotten")
+            let before = memory.get().await;
+            let forget = |memory: &mut Memory| {
+                memory.failure = None;
+                memory.forget_refusals();
+            };
+            let after = memory.update(forget).await?;
+            done(if after == before {
+                "there was no failure to forget; it is looked at again"
+            } else {
+                "the last failure is forgotten"
+            })
         }
         Command::Rebuild { no_cache } => {
             let (now, no_cache) = (memory.get().await, *no_cache);
@@ -195,7 +199,12 @@ async fn of_registered(
                     memory.failure = None;
                 })
                 .await?;
-            done(if no_cache { "it is built anew, without cache" } else { "it is built anew" })
+            // A build that has to wait, for a declaration say, comes when it may.
+            done(if no_cache {
+                "the next build is made anew, without cache"
+            } else {
+                "the next build is made anew"
+            })
         }
         Command::Cancel => cancel(context, request, &memory).await?,
         Command::Release => release(context, app, apps, &memory).await?,
@@ -230,7 +239,8 @@ async fn cancel(context: &Context, request: &Request, memory: &AppMemory) -> Por
         Some(running) if running.pushed => {
             refused(format!("{} is pushed already and is being written back", running.build))
         }
-        Some(running) => done(format!("{} is being cancelled", running.build)),
+        // Its daemon may push in this very moment, which nothing takes back.
+        Some(running) => done(format!("{} is being cancelled, unless it is pushed by now", running.build)),
     })
 }
 
