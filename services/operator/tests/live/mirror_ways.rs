@@ -15,6 +15,8 @@ use super::*;
 
 /// Several mirrors of the one repository, the names in the order in which GitHub was asked about them.
 const MANY: [&str; 7] = ["delta", "alpha", "golf", "bravo", "foxtrot", "charlie", "echo"];
+/// How many mirrors are brought up to date at once.
+const AT_ONCE: usize = 4;
 
 async fn many() -> World {
     let world = World::start().await;
@@ -62,12 +64,10 @@ async fn a_limit_of_github_stops_all_that_are_under_way_and_the_longest_unasked_
         world.github.next_answer(403, &limit, serde_json::json!({ "message": "API rate limit exceeded" }));
     }
     let limited = world.sync(SHORT, false).await;
-    let mut asked = asked_about(&world.github);
-    asked.sort_unstable();
-    let mut first: Vec<&str> = MANY[..asked.len()].to_vec();
-    first.sort_unstable();
-    assert_eq!(asked, first, "{limited:?}");
-    assert!((1..=4).contains(&asked.len()), "{asked:?}: no more than four at once, and none after the limit");
+    // Which of those that are under way at once comes to its request first is nobody's to say.
+    let asked = asked_about(&world.github);
+    assert!((1..=AT_ONCE).contains(&asked.len()), "{asked:?}: none after the limit");
+    assert!(asked.iter().all(|name| MANY[..AT_ONCE].contains(&name.as_str())), "{asked:?}: {limited:?}");
     assert_eq!((limited.mirrors.len(), limited.exit()), (MANY.len(), Exit::Unreachable));
     assert!(limited.mirrors.iter().all(|mirror| mirror.failed.is_some()), "{limited:?}");
     let told: Vec<String> = limited.mirrors.iter().map(|mirror| mirror.repo.to_string()).collect();
