@@ -40,6 +40,15 @@ pub struct Gitea {
     admin_token: String,
 }
 
+/// Three processes of Gitea run for each push, as hooks, and each makes 16 MiB of tables before it does anything. That
+/// none of them collects garbage over it is worth a sixth of their time.
+fn environment(folder: &Path) -> Vec<(String, String)> {
+    let home = folder.to_string_lossy();
+    [("HOME", home.as_ref()), ("GOGC", "off"), ("GOMEMLIMIT", "384MiB")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
+}
+
 impl Gitea {
     pub(crate) async fn start(
         cache: &Cache,
@@ -57,7 +66,7 @@ impl Gitea {
         let launch = Launch {
             program: cache.folder(Product::Gitea).join("gitea"),
             args: ["web", "--config", &config.to_string_lossy()].map(str::to_owned).into(),
-            env: vec![("HOME".to_owned(), folder.to_string_lossy().into_owned())],
+            env: environment(folder),
             folder: folder.to_owned(),
             user: None,
             entry: site.entry(),

@@ -6,11 +6,14 @@ use anyhow::{Result, bail};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// How long a check that is slow itself may delay the next one.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// Polls `check` until it answers `Some`, and returns what it answered.
 ///
 /// `what` completes the sentence "gave up waiting for …". The pause between two polls grows from 5 ms to
-/// 200 ms, so that quick conditions are seen quickly and slow ones cost little.
+/// 200 ms, so that quick conditions are seen quickly and slow ones cost little. It is never shorter than the check
+/// took, up to a second: one that starts a process would otherwise keep a core from what it waits for.
 ///
 /// # Errors
 /// When `timeout` passes first; the check that runs at that moment is cut off too.
@@ -25,13 +28,15 @@ where
     loop {
         let left = timeout.saturating_sub(start.elapsed());
         polls += 1;
+        let asked = Instant::now();
         if let Ok(Some(value)) = tokio::time::timeout(left, check()).await {
             return Ok(value);
         }
         if start.elapsed() >= timeout {
             bail!("gave up waiting for {what} after {:.1} s and {polls} polls", timeout.as_secs_f32());
         }
-        tokio::time::sleep(pause.min(timeout.saturating_sub(start.elapsed()))).await;
+        let rest = pause.max(asked.elapsed().min(LONGEST_REST));
+        tokio::time::sleep(rest.min(timeout.saturating_sub(start.elapsed()))).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

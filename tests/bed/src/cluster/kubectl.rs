@@ -34,6 +34,8 @@ impl Kubectl {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().env("HOME", &self.home).env("PATH", crate::install::search_path());
+        // It ends before a collection of garbage would pay.
+        command.env("GOGC", "off");
         command.env("KUBECONFIG", &self.kubeconfig).stdin(Stdio::null()).kill_on_drop(true);
         command
     }
