@@ -5,6 +5,7 @@
 //! and in its form, and `kustomize build` passes on them as they are. A literal digest, a tag or the registry's
 //! address in an overlay would be a value of one deployment in versioned defaults.
 
+mod inside;
 mod placed;
 mod spots;
 
@@ -14,6 +15,7 @@ use fabrique_yaml::{Node, Yaml, did_you_mean};
 
 use crate::contract::{ImageField, Place, Placeholder};
 use crate::{At, Finding};
+use inside::Inside;
 pub use placed::{Placed, Survey, survey};
 pub use spots::is_remote;
 use spots::{Scalar, Spot, scalars, words};
@@ -102,16 +104,25 @@ struct Parsed<'f> {
     index: usize,
     /// Nothing for a file that is not YAML.
     yaml: Option<Yaml>,
+    /// What can be read and not be filled.
+    inside: Vec<Inside>,
 }
 
 impl<'f> Parsed<'f> {
     /// A YAML file that is none is told; any other file counts by its words.
     fn new(index: usize, file: File<'f>, findings: &mut Vec<Finding>) -> Option<Self> {
         if !is_yaml(file.path) {
-            return Some(Self { file, index, yaml: None });
+            let inside = Inside::json(file).into_iter().collect();
+            return Some(Self { file, index, yaml: None, inside });
         }
         match Yaml::parse(file.bytes) {
-            Ok(yaml) => Some(Self { file, index, yaml: Some(yaml) }),
+            Ok(yaml) => {
+                let inside = match is_kustomization(file.path) {
+                    true => Inside::patches(&yaml),
+                    false => Vec::new(),
+                };
+                Some(Self { file, index, yaml: Some(yaml), inside })
+            }
             Err(error) => {
                 let finding = Finding::of_file(file.path, error.what, error.remedy);
                 findings.push(Finding { line: error.line, column: error.column, ..finding });
@@ -166,9 +177,17 @@ impl<'c> Check<'c, '_> {
     fn values(&mut self) {
         for file in self.read {
             for scalar in file.scalars() {
-                self.value(file, &scalar);
+                // A patch is judged by what is in it.
+                if !file.inside.iter().any(|inside| inside.is_of(scalar.node)) {
+                    self.value(file, &scalar, scalar.place());
+                }
             }
-            if file.yaml.is_none() {
+            for inside in &file.inside {
+                for scalar in scalars(&inside.yaml, false) {
+                    self.value(file, &scalar, inside.place(file.file, &scalar));
+                }
+            }
+            if file.yaml.is_none() && file.inside.is_empty() {
                 for (index, line) in String::from_utf8_lossy(file.file.bytes).lines().enumerate() {
                     self.registry(file.file.path, At { value: (), line: index + 1, column: 1 }, line);
                 }
@@ -176,8 +195,8 @@ impl<'c> Check<'c, '_> {
         }
     }
 
-    fn value(&mut self, file: &Parsed<'_>, scalar: &Scalar<'c>) {
-        let (path, at, text) = (file.file.path, scalar.place(), scalar.text);
+    fn value(&mut self, file: &Parsed<'_>, scalar: &Scalar<'c>, at: At<()>) {
+        let (path, text) = (file.file.path, scalar.text);
         if let Some(stranger) = words(text).find(|word| self.is_stranger(word)) {
             let known: Vec<&str> = self.tokens.iter().map(|token| token.text.as_str()).collect();
             let remedy = did_you_mean(stranger, &known).map(|near| format!("did you mean {near}?"));

@@ -71,6 +71,8 @@ enum Wrong {
     Place,
     /// Where it cannot be filled, and why.
     Value(String),
+    /// In JSON, or in a patch that is a text of a kustomization.
+    Inside,
 }
 
 pub(super) fn look_for(token: &Token<'_>, top: &str, files: &[Parsed<'_>], survey: &mut Survey) {
@@ -97,6 +99,10 @@ pub(super) fn look_for(token: &Token<'_>, top: &str, files: &[Parsed<'_>], surve
                 format!("the placeholder {text} is at the wrong place"),
                 format!("it is filled only as the whole of {place}: write it there"),
             ),
+            (Err(Wrong::Inside), _) => (
+                format!("the placeholder {text} cannot be filled here"),
+                format!("write it in a file of YAML, as {place}"),
+            ),
             (Err(Wrong::Value(why)), _) => (
                 format!("the placeholder {text} cannot be filled: {why}"),
                 "write it out on one line, without an anchor or a tag".to_owned(),
@@ -112,8 +118,9 @@ fn occurrences(token: &Token<'_>, file: &Parsed<'_>) -> Vec<Found> {
     let Some(yaml) = &file.yaml else {
         let text = String::from_utf8_lossy(file.file.bytes);
         let lines = text.lines().enumerate().filter(|(_, line)| token.stands_in(line));
+        let wrong = || if file.inside.is_empty() { Wrong::Place } else { Wrong::Inside };
         return lines
-            .map(|(index, _)| found(At { value: (), line: index + 1, column: 1 }, Err(Wrong::Place)))
+            .map(|(index, _)| found(At { value: (), line: index + 1, column: 1 }, Err(wrong())))
             .collect();
     };
     let scalars = file.scalars();
@@ -122,6 +129,7 @@ fn occurrences(token: &Token<'_>, file: &Parsed<'_>) -> Vec<Found> {
         .map(|scalar| {
             let place = match scalar.text == token.text && token.belongs(scalar.spot) {
                 true => fillable(yaml, scalar.node).map_err(Wrong::Value),
+                false if file.inside.iter().any(|inside| inside.is_of(scalar.node)) => Err(Wrong::Inside),
                 false => Err(Wrong::Place),
             };
             found(scalar.place(), place)

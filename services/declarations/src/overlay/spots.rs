@@ -4,6 +4,10 @@ use fabrique_yaml::{Node, Yaml};
 
 /// Where pods have their containers.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+/// What an operation of a JSON patch puts at its place.
+const VALUE: &str = "value";
+/// The image of a container.
+const IMAGE: &str = "image";
 /// Fields of a kustomization whose items are other kustomizations or manifests.
 const RESOURCES: [&str; 3] = ["resources", "components", "bases"];
 
@@ -57,9 +61,17 @@ fn visit<'y>(node: &'y Node, keys: &[&'y str], is_kustomization: bool, found: &m
     for item in node.items() {
         visit(item, keys, is_kustomization, found);
     }
+    let lands = lands(node);
     for (key, value) in node.entries() {
         push(key, Spot::Other, found);
         let name = key.text().unwrap_or_default();
+        if let Some(way) = lands.as_deref().filter(|_| name == VALUE) {
+            match way.split_last() {
+                Some((&IMAGE, _)) if value.text().is_some() => push(value, Spot::Container, found),
+                _ => visit(value, way, false, found),
+            }
+            continue;
+        }
         match spot_of_entry(node, name, keys, is_kustomization) {
             Spot::Other => {
                 let below: Vec<&str> = keys.iter().copied().chain([name]).collect();
@@ -68,6 +80,32 @@ fn visit<'y>(node: &'y Node, keys: &[&'y str], is_kustomization: bool, found: &m
             spot => push(value, spot, found),
         }
     }
+}
+
+/// The keys on the way to where an operation of a JSON patch puts its value: an item of a list has the key of its list.
+fn lands(operation: &Node) -> Option<Vec<&str>> {
+    operation.entry("op")?;
+    let (_, path) = operation.entry("path")?;
+    let is_key = |step: &&str| !step.is_empty() && *step != "-" && !step.bytes().all(|b| b.is_ascii_digit());
+    Some(path.text()?.strip_prefix('/')?.split('/').filter(is_key).collect())
+}
+
+/// The texts in a kustomization that are patches themselves.
+pub(super) fn inline_patches(kustomization: &Yaml) -> Vec<&Node> {
+    let mut found = Vec::new();
+    for (key, list) in kustomization.documents().iter().flat_map(Node::entries) {
+        match key.text() {
+            Some("patches" | "patchesJson6902") => {
+                found.extend(
+                    list.items().iter().filter_map(|item| item.entry("patch")).map(|(_, patch)| patch),
+                );
+            }
+            Some("patchesStrategicMerge") => found.extend(list.items()),
+            _ => {}
+        }
+    }
+    found.retain(|node| node.text().is_some());
+    found
 }
 
 fn push<'y>(node: &'y Node, spot: Spot<'y>, found: &mut Vec<Scalar<'y>>) {
@@ -101,8 +139,8 @@ fn spot_of_entry<'y>(mapping: &'y Node, name: &str, keys: &[&str], is_kustomizat
         (["images"], "digest") if is_kustomization => Spot::ImageDigest { of: text("name") },
         (["images"], "newTag") if is_kustomization => Spot::ImageTag { of: text("name") },
         (["images"], "newName") if is_kustomization => Spot::ImageNewName,
-        ([.., "env"], "value") => text("name").map_or(Spot::Other, Spot::Env),
-        ([.., list], "image") if CONTAINERS.contains(list) => Spot::Container,
+        ([.., "env"], VALUE) => text("name").map_or(Spot::Other, Spot::Env),
+        ([.., list], IMAGE) if CONTAINERS.contains(list) => Spot::Container,
         _ => Spot::Other,
     }
 }

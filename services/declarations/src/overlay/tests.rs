@@ -133,6 +133,80 @@ fn every_value_of_a_deployment_is_told() {
     insta::assert_snapshot!(all.join("\n---\n"));
 }
 
+/// The kustomization with these patches as well, and the base with a file that it may name.
+fn with_patches(patches: &str) -> String {
+    kustomization("patches:\n", &format!("patches:\n{patches}"))
+}
+
+#[test]
+fn patches_in_the_kustomization_itself_are_read_too() {
+    let digest = format!("sha256:{}", "2e".repeat(32));
+    let merged = "  - patch: |
+      # redis:dev is not meant
+      kind: Deployment
+      metadata: { name: cache }
+      spec: { template: { spec: { containers: [{ name: redis, image: redis:dev }] } } }
+";
+    let one = |operation: &str| {
+        with_patches(&format!("  - target: {{ kind: Deployment }}\n    patch: |-\n      - {operation}\n"))
+    };
+    let image = "path: /spec/template/spec/containers/0/image";
+    let variable = "path: /spec/template/spec/containers/0/env/-";
+    let all = [
+        with_patches(merged),
+        with_patches(&merged.replace("redis:dev", &format!("registry:80/citation-dagster@{digest}"))),
+        with_patches(
+            "  - patch: '{\"kind\": \"Job\", \"spec\": {\"initContainers\": [{\"image\": \"redis\"}]}}'\n",
+        ),
+        one(&format!("{{ op: replace, {image}, value: redis:dev }}")),
+        one(&format!("{{ op: replace, {image}, value: 'registry:80/citation-dagster@{digest}' }}")),
+        one("{ op: add, path: /spec/template/spec/containers/-, value: { name: redis, image: redis:dev } }"),
+        one(
+            "{ op: add, path: /spec/template/spec/initContainers, value: [{ name: redis, image: redis:dev }] }",
+        ),
+        one(&format!(
+            "{{ op: add, {variable}, value: {{ name: DAGSTER_CURRENT_IMAGE, value: 'citation:dev' }} }}"
+        )),
+        one(&format!("{{ op: add, {variable}, value: {{ name: TWICE, value: __CITATION_IMAGE__ }} }}")),
+        one("{ op: add, path: /metadata/labels/from, value: registry:80 }"),
+        kustomization(
+            "patches:\n",
+            &format!(
+                "patchesStrategicMerge:\n  - |-\n    spec: {{ containers: [{{ image: redis:dev }}] }}\n  - patch-s3-envfrom.yaml\npatchesJson6902:\n  - {{ target: {{ name: x }}, patch: '[{{ op: add, {image}, value: redis:dev }}]' }}\npatches:\n"
+            ),
+        ),
+    ];
+    insta::assert_snapshot!(all.join("\n---\n"));
+    let fine = [
+        one(&format!("{{ op: replace, {image}, value: 'redis@{digest}' }}")),
+        one(&format!("{{ op: replace, {image}, value: 'registry:80/citation-dagster' }}")),
+        one("{ op: remove, path: /spec/template/spec/containers/0/image }"),
+        one("{ op: add, path: /data/note, value: redis:dev }"),
+    ];
+    assert_eq!(fine, [""; 4]);
+}
+
+#[test]
+fn manifests_and_patches_of_json_are_read_as_those_of_yaml() {
+    let json = |text: &str| told(&[("deploy/base/more.json", text)]);
+    let manifest = "{\n\t\"kind\": \"Job\",\n\t\"spec\": {\"containers\": [{\"image\": \"IMAGE\", \"env\": [{\"name\": \"A\", \"value\": \"VALUE\"}]}]}\n}\n";
+    let patch = "[{\"op\": \"replace\", \"path\": \"/spec/template/spec/containers/0/image\", \"value\": \"redis:dev\"}]";
+    let digest = format!("sha256:{}", "2e".repeat(32));
+    let all = [
+        json(&manifest.replace("IMAGE", "redis:dev")),
+        json(&manifest.replace("IMAGE", &format!("registry:80/citation-dagster@{digest}"))),
+        json(
+            &manifest.replace("IMAGE", &format!("redis@{digest}")).replace("VALUE", "http://registry:80/v2/"),
+        ),
+        json(&manifest.replace("IMAGE", &format!("redis@{digest}")).replace("VALUE", "__CITATION_IMAGE__")),
+        json(patch),
+        told(&[("deploy/base/more.yaml", patch)]),
+        json("{ registry:80"),
+    ];
+    insta::assert_snapshot!(all.join("\n---\n"));
+    assert_eq!(json(&manifest.replace("IMAGE", &format!("redis@{digest}"))), "");
+}
+
 #[test]
 fn a_host_is_the_registry_only_as_a_whole() {
     for other in [
@@ -179,11 +253,15 @@ proptest! {
     #[test]
     fn no_bytes_make_the_check_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[ -~\\n]{0,120}") {
         let app = AppName::parse("citation").unwrap();
+        let patch = format!("patches:\n  - patch: |2\n      {}\n", text.replace('\n', "\n      "));
         let files = [
             File { path: "o/kustomization.yaml", bytes: KUSTOMIZATION.as_bytes(), own: true },
             File { path: "o/a.yaml", bytes: text.as_bytes(), own: true },
             File { path: "o/b.yaml", bytes: &bytes, own: false },
             File { path: "o/c.env", bytes: &bytes, own: true },
+            File { path: "o/d.json", bytes: text.as_bytes(), own: true },
+            File { path: "o/e.json", bytes: &bytes, own: true },
+            File { path: "o/p/kustomization.yaml", bytes: patch.as_bytes(), own: false },
         ];
         let _ = findings(&app, &Placeholder::both(), "o", &files);
     }
