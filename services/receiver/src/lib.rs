@@ -33,11 +33,11 @@ mod reload;
 mod routes;
 mod server;
 mod subscriptions;
-mod supervisor;
 mod trace;
+
+pub use fabrique_supervisor::TaskEnded;
 
 pub use config::{ConfigError, ReceiverConfig};
 pub use measure::describe;
 pub use server::{Dependencies, Drained, Receiver};
 pub use subscriptions::{Followers, SubscriptionIndex, Subscriptions, Unusable};
-pub use supervisor::TaskEnded;

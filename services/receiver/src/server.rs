@@ -9,6 +9,7 @@ use axum::Router;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use fabrique_ports::bus::{Event, Events, Wakes};
 use fabrique_ports::delivery::DeliveryReader;
+use fabrique_supervisor::{Supervisor, TaskEnded};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -26,7 +27,6 @@ use crate::recheck::{self, Rechecks};
 use crate::reload::Reloads;
 use crate::routes::{self, Health};
 use crate::subscriptions::Subscriptions;
-use crate::supervisor::{Supervisor, TaskEnded};
 use fabrique_ports::Ambient;
 
 /// The head of a request and what hyper reads ahead, per connection.
@@ -121,23 +121,14 @@ impl Receiver {
         let router = self.router();
         let Self { intake, health, events, queue } = self;
         let (shutdown, closing) = (shutdown.child_token(), CancellationToken::new());
-        let mut supervisor = Supervisor::default();
+        let mut supervisor = Supervisor::new("receiver");
         supervisor.start(PUBLISHING, journal::publish(queue, events, closing.clone()));
         supervisor.start(KEEPING, recheck::keep_up(Arc::clone(&intake), closing.clone()));
         supervisor.start(LOADING, load(Arc::clone(&intake.reloads), shutdown.clone()));
         let connections = TaskTracker::new();
 
-        let ended = tokio::select! {
-            biased;
-            () = accept(listener, &router, &intake.config, &connections, &shutdown) => None,
-            ended = supervisor.ended() => Some(ended),
-        };
-        // One of them ends at the shutdown, maybe before it is noticed here.
-        let ended = ended.filter(|ended| ended.is_panic() || !shutdown.is_cancelled());
-        if let Some(error) = &ended {
-            tracing::error!(%error, "stopping");
-            shutdown.cancel();
-        }
+        let accepting = accept(listener, &router, &intake.config, &connections, &shutdown);
+        let served = supervisor.serve(accepting, &shutdown).await;
 
         health.draining.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + intake.config.drain_timeout;
@@ -151,7 +142,7 @@ impl Receiver {
         closing.cancel();
         // A forge that is away at this very moment makes no delivery less answered: the reconciler heals that.
         let left = supervisor.all_ended(deadline).await;
-        match ended.map_or(left, Err)? {
+        match served.and(left)? {
             left if answered && !left.contains(&PUBLISHING) => Ok(Drained::Completely),
             _ => Ok(Drained::Partly),
         }

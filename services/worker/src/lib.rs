@@ -36,14 +36,14 @@ mod settle;
 mod slots;
 mod status;
 mod statuses;
-mod supervisor;
 mod tagging;
 #[cfg(test)]
 mod testing;
 mod unregistered;
 mod writeback;
 
+pub use fabrique_supervisor::TaskEnded;
+
 pub use config::{Bounds, Ports, WorkerConfig};
 pub use measure::describe;
 pub use run::Worker;
-pub use supervisor::TaskEnded;

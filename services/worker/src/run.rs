@@ -10,6 +10,7 @@ use fabrique_core::work::{Due, WorkItem, next_due};
 use fabrique_observer::{AppsReader, Observer};
 use fabrique_ports::bus::EventBody;
 use fabrique_ports::{Ambient, Fault};
+use fabrique_supervisor::{Supervisor, TaskEnded};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,7 +23,6 @@ use crate::config::{Ports, WorkerConfig};
 use crate::measure;
 use crate::session::{self, Context, SessionEnd};
 use crate::slots::{Slot, Slots};
-use crate::supervisor::{Supervisor, TaskEnded};
 
 /// The longest the loop sleeps when nothing is due: a bound on how long a missed signal could matter. No key: everything
 /// that is due wakes the loop by itself, so that nobody waits for this.
@@ -57,14 +57,14 @@ impl Worker {
     /// When a task in the background ended by itself, which stops the worker in the same way.
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskEnded> {
         let stop = stop.child_token();
-        let (tasks, mut supervisor) = (TaskTracker::new(), Supervisor::default());
+        let (tasks, mut supervisor) = (TaskTracker::new(), Supervisor::new("worker"));
         let board = BoardView::new();
         let (announcer, telling) = Announcer::new(
             Arc::clone(&self.ports.events),
             Arc::clone(&self.ports.history),
             Arc::clone(&self.ambient),
         );
-        supervisor.start("tells what happened", &tasks, telling);
+        supervisor.start("tells what happened", tasks.track_future(telling));
         let (committer, rounds) = Committer::new(
             self.ports.clone(),
             self.observer.clone(),
@@ -73,10 +73,10 @@ impl Worker {
             self.config.render.clone(),
             Arc::clone(&self.ambient),
         );
-        supervisor.start("commits to cluster/apps", &tasks, rounds);
+        supervisor.start("commits to cluster/apps", tasks.track_future(rounds));
         let followed = Arc::clone(&self.ports.board);
         let follow = Arc::clone(&board).follow(followed, self.config.bounds.backoff_base, stop.clone());
-        supervisor.start("follows the board", &tasks, follow);
+        supervisor.start("follows the board", tasks.track_future(follow));
         let builds = CancellationToken::new();
         let context = Arc::new(Context {
             slots: Slots::new(self.ports.placement.capacity()),
@@ -91,14 +91,15 @@ impl Worker {
             announcer,
         });
         let commands = commands::serve(Arc::clone(&context), tasks.clone(), stop.clone());
-        supervisor.start("hears commands", &tasks, commands);
+        supervisor.start("hears commands", tasks.track_future(commands));
         let grace = context.config.bounds.grace;
         let mut dispatcher = Dispatcher::new(context);
-        let ended = served(dispatcher.serve(&stop), &mut supervisor, &stop).await;
+        let served = supervisor.serve(dispatcher.serve(&stop), &stop).await;
         builds.cancel();
         let Dispatcher { context, sessions, .. } = dispatcher;
-        wind_down(sessions, move || drop(context), &tasks, grace).await;
-        ended.and(supervisor.panicked().map_or(Ok(()), Err))
+        let deadline = tokio::time::Instant::now() + grace;
+        wind_down(sessions, move || drop(context), &tasks, deadline).await;
+        served.and(supervisor.all_ended(deadline).await.map(drop))
     }
 }
 
@@ -250,34 +251,14 @@ impl Dispatcher {
     }
 }
 
-/// Serves until `stop`, or until one of the supervised tasks ends without it: then `stop` is cancelled for what else there is.
-async fn served(
-    serving: impl Future<Output = ()>,
-    supervisor: &mut Supervisor,
-    stop: &CancellationToken,
-) -> Result<(), TaskEnded> {
-    let ended = tokio::select! {
-        biased;
-        () = serving => return Ok(()),
-        ended = supervisor.ended() => ended,
-    };
-    if stop.is_cancelled() && !ended.is_panic() {
-        return Ok(());
-    }
-    tracing::error!(error = %ended, "stopping");
-    stop.cancel();
-    Err(ended)
-}
-
 /// Waits until every app is given back and then, once `last` let go of what it waits for, for the work in the background:
-/// for all of it at most the grace, since what follows has to be over too before the process is killed.
+/// for all of it until `deadline`, since what follows has to be over too before the process is killed.
 async fn wind_down<T: 'static>(
     mut sessions: JoinSet<T>,
     last: impl FnOnce(),
     tasks: &TaskTracker,
-    grace: Duration,
+    deadline: tokio::time::Instant,
 ) {
-    let deadline = tokio::time::Instant::now() + grace;
     let given_back = async { while sessions.join_next().await.is_some() {} };
     if tokio::time::timeout_at(deadline, given_back).await.is_err() {
         tracing::warn!(
@@ -327,25 +308,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_panics_stops_the_worker_with_an_error_that_names_it() {
-        let (mut supervisor, tasks, stop) =
-            (Supervisor::default(), TaskTracker::new(), CancellationToken::new());
+        let (mut supervisor, stop) = (Supervisor::new("worker"), CancellationToken::new());
         let retry = Duration::from_secs(1);
         let follow = BoardView::new().follow(Arc::new(Defective), retry, stop.clone());
-        supervisor.start("follows the board", &tasks, follow);
-        let ended = served(std::future::pending(), &mut supervisor, &stop).await.unwrap_err().to_string();
+        supervisor.start("follows the board", follow);
+        let ended = supervisor.serve(std::future::pending(), &stop).await.unwrap_err().to_string();
         assert!(ended.contains("follows the board") && ended.contains("nobody expected"), "{ended}");
         assert!(stop.is_cancelled(), "what else runs is told to end");
-    }
-
-    #[tokio::test]
-    async fn a_task_that_ends_because_the_worker_stops_is_no_error() {
-        let (mut supervisor, tasks, stop) =
-            (Supervisor::default(), TaskTracker::new(), CancellationToken::new());
-        let stopped = stop.clone();
-        supervisor.start("ends", &tasks, async move { stopped.cancelled().await });
-        stop.cancel();
-        assert!(served(std::future::pending(), &mut supervisor, &stop).await.is_ok());
-        assert!(served(std::future::ready(()), &mut supervisor, &stop).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,7 +324,7 @@ mod tests {
         let (mut sessions, tasks) = (JoinSet::new(), TaskTracker::new());
         sessions.spawn(std::future::pending::<()>());
         tasks.spawn(std::future::pending::<()>());
-        wind_down(sessions, || {}, &tasks, grace).await;
+        wind_down(sessions, || {}, &tasks, began + grace).await;
         assert_eq!(began.elapsed(), grace);
     }
 
@@ -372,7 +341,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3)).await;
             done.store(true, std::sync::atomic::Ordering::SeqCst);
         });
-        wind_down(sessions, || stop.cancel(), &tasks, Duration::from_secs(20)).await;
+        wind_down(sessions, || stop.cancel(), &tasks, began + Duration::from_secs(20)).await;
         assert!(flushed.load(std::sync::atomic::Ordering::SeqCst));
         assert_eq!(began.elapsed(), Duration::from_secs(8));
     }
