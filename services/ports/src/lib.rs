@@ -23,6 +23,8 @@ pub mod registry;
 pub mod secrets;
 pub mod setup;
 pub mod source;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod upstream;
 
 pub use ambient::Ambient;

@@ -77,75 +77,41 @@ fn is_built_for(app: &App, environment: &EnvironmentName) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use fabrique_core::app::DeployedImage;
-    use fabrique_core::id::{AppName, Digest, ImageRepository, RelPath, RepoName};
+    use fabrique_core::id::{AppName, Digest, ImageRepository, RelPath};
     use fabrique_core::memory::Committed;
-    use fabrique_core::relation::Relation;
     use fabrique_core::time::Timestamp;
     use fabrique_gitops::registration::SourceForm;
     use fabrique_gitops::render::Destination;
     use fabrique_gitops::render::migrations::Runner;
     use fabrique_gitops::{Rules, plan};
-    use fabrique_ports::source::{ChangedPaths, FileKind, SourceFile};
+    use fabrique_ports::source::{FileKind, SourceFile};
+    use fabrique_ports::testing::SourceStub;
 
     use super::*;
     use crate::testing::{self, runner};
 
     type File = fabrique_gitops::Entry;
 
-    /// A repository of which every revision has the same files.
-    struct Files(Vec<(&'static str, String)>);
-
-    impl Files {
-        fn file(name: &str, text: &str) -> SourceFile {
-            let (path, kind) = (RelPath::parse(name).unwrap(), FileKind::Regular);
-            SourceFile { path, kind, content: text.to_owned().into() }
-        }
+    fn file(name: &str, text: &str) -> SourceFile {
+        let (path, kind) = (RelPath::parse(name).unwrap(), FileKind::Regular);
+        SourceFile { path, kind, content: text.to_owned().into() }
     }
 
-    #[async_trait]
-    impl SourceHistory for Files {
-        async fn prefetch(&self, _: &RepoName, _: &Revision) -> PortResult<()> {
-            Ok(())
-        }
-
-        async fn relation(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<Relation> {
-            Ok(Relation::Unknown)
-        }
-
-        async fn changed_paths(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<ChangedPaths> {
-            Ok(ChangedPaths::CannotTell)
-        }
-
-        async fn commit_time(&self, _: &RepoName, _: &Revision) -> PortResult<i64> {
-            Ok(0)
-        }
-
-        async fn read_directory(
-            &self,
-            _: &RepoName,
-            _: &Revision,
-            directory: &RelPath,
-        ) -> PortResult<Option<Vec<SourceFile>>> {
-            let below = format!("{directory}/");
-            let inside = self.0.iter().filter_map(|(name, text)| Some((name.strip_prefix(&below)?, text)));
-            Ok(Some(inside.map(|(name, text)| Self::file(name, text)).collect()))
-        }
-
-        async fn read_file(
-            &self,
-            _: &RepoName,
-            _: &Revision,
-            path: &RelPath,
-        ) -> PortResult<Option<SourceFile>> {
-            let found = self.0.iter().find(|(name, _)| *name == path.as_str());
-            Ok(found.map(|(name, text)| Self::file(name, text)))
-        }
-
-        async fn ancestors(&self, _: &RepoName, _: &Revision, _: &str) -> PortResult<Vec<Revision>> {
-            Ok(Vec::new())
-        }
+    /// A repository of which every revision has the same files.
+    fn repository(files: Vec<(&'static str, String)>) -> SourceStub {
+        let beneath = files.clone();
+        SourceStub::default()
+            .directories(move |_, directory| {
+                let below = format!("{directory}/");
+                let inside =
+                    beneath.iter().filter_map(|(name, text)| Some((name.strip_prefix(&below)?, text)));
+                Ok(Some(inside.map(|(name, text)| file(name, text)).collect()))
+            })
+            .files(move |_, path| {
+                let found = files.iter().find(|(name, _)| *name == path.as_str());
+                Ok(found.map(|(name, text)| file(name, text)))
+            })
     }
 
     fn settings(runner: Option<Runner>) -> Settings {
@@ -170,7 +136,7 @@ mod tests {
     }
 
     /// A commit of an image, and what became of it.
-    async fn brought(source: &Files, apps: &Apps, settings: &Settings) -> Proposal {
+    async fn brought(source: &SourceStub, apps: &Apps, settings: &Settings) -> Proposal {
         brought_of(Channel::Image, None, source, apps, settings).await
     }
 
@@ -178,7 +144,7 @@ mod tests {
     async fn brought_of(
         channel: Channel,
         released: Option<&Revision>,
-        source: &Files,
+        source: &SourceStub,
         apps: &Apps,
         settings: &Settings,
     ) -> Proposal {
@@ -201,14 +167,14 @@ mod tests {
         proposal
     }
 
-    fn source(migrations: &str, more: &[(&'static str, &str)]) -> Files {
+    fn source(migrations: &str, more: &[(&'static str, &str)]) -> SourceStub {
         let declaration = format!(
             "codeLocation: citation\nready: true\ncontractVersion: 3\ndependsOn:\n  database: [pgvector]\n  secrets: \
              [pgvector-pg-auth]\n  migrations: [{migrations}]\n"
         );
         let mut files = vec![("code-location.manifest.yaml", declaration)];
         files.extend(more.iter().map(|(name, text)| (*name, (*text).to_owned())));
-        Files(files)
+        repository(files)
     }
 
     fn paths(proposal: &Proposal) -> Vec<&str> {
@@ -235,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn an_image_whose_migrations_cannot_be_had_is_not_deployed() {
         let there = [("sql/001-a.sql", "SELECT 1;\n")];
-        let why = async |source: &Files, settings: &Settings| {
+        let why = async |source: &SourceStub, settings: &Settings| {
             let proposal = brought(source, &apps(true), settings).await;
             assert!(proposal.staged.is_empty());
             let [(_, Channel::Image, Verdict::Trouble(why))] = &proposal.refused[..] else {
@@ -295,7 +261,7 @@ mod tests {
             "{none}"
         );
         // Without its database nothing is run any more, and no secret is mounted for it.
-        let nothing = Files(vec![(
+        let nothing = repository(vec![(
             "code-location.manifest.yaml",
             "codeLocation: citation\nready: true\ncontractVersion: 3\n".to_owned(),
         )]);

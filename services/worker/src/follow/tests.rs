@@ -3,14 +3,14 @@ use bytes::Bytes;
 use fabrique_core::app::{DeployedInfra, OverlaySource};
 use fabrique_core::id::{AppName, Digest, ImageRepository, RepoName, Revision};
 use fabrique_core::memory::Committed;
-use fabrique_core::relation::Relation;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, judge_image};
 use fabrique_core::view::{Declared, InfraView};
 use fabrique_gitops::registration::SourceForm;
 use fabrique_gitops::{Entry, Rules};
 use fabrique_ports::deployments::{CommitFate, NewCommit, OwnCommit, PreparedPush, PushOutcome, Snapshot};
-use fabrique_ports::source::{ChangedPaths, FileKind, SourceFile};
+use fabrique_ports::source::{FileKind, SourceFile};
+use fabrique_ports::testing::SourceStub;
 use fabrique_ports::{Fault, Peer};
 
 use super::*;
@@ -30,8 +30,15 @@ const MIGRATIONS: &str = "migrations/prod/citation/migrations.yaml";
 /// The peers: a source whose revisions `a` to `d` have the same files, git that tells of one composition, and a registry
 /// that has every image or answers with a fault.
 struct World {
+    source: SourceStub,
     then: Option<Bytes>,
     registry: Result<bool, Fault>,
+}
+
+impl World {
+    fn new(then: Option<Bytes>, registry: Result<bool, Fault>) -> Self {
+        Self { source: source(), then, registry }
+    }
 }
 
 fn fault(peer: Peer, fault: Fault) -> PortError {
@@ -42,48 +49,20 @@ fn unasked<T>(peer: Peer) -> PortResult<T> {
     Err(fault(peer, Fault::Unexpected))
 }
 
-#[async_trait]
-impl SourceHistory for World {
-    async fn prefetch(&self, _: &RepoName, _: &Revision) -> PortResult<()> {
-        unasked(Peer::Git)
-    }
-
-    async fn relation(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<Relation> {
-        unasked(Peer::Git)
-    }
-
-    async fn changed_paths(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<ChangedPaths> {
-        unasked(Peer::Git)
-    }
-
-    async fn commit_time(&self, _: &RepoName, _: &Revision) -> PortResult<i64> {
-        unasked(Peer::Git)
-    }
-
-    async fn read_directory(
-        &self,
-        _: &RepoName,
-        at: &Revision,
-        directory: &RelPath,
-    ) -> PortResult<Option<Vec<SourceFile>>> {
-        match (at.as_str().starts_with(['a', 'b', 'c', 'd']), directory.as_str()) {
-            (false, _) => Err(fault(Peer::Git, Fault::Unexpected)),
-            (true, "deploy") => {
-                let more = at.as_str().starts_with('d').then(|| file("more.yaml", "kind: ConfigMap\n"));
-                Ok(Some([file("kustomization.yaml", KUSTOMIZATION)].into_iter().chain(more).collect()))
+fn source() -> SourceStub {
+    SourceStub::default()
+        .directories(|at, directory| {
+            match (at.as_str().starts_with(['a', 'b', 'c', 'd']), directory.as_str()) {
+                (false, _) => Err(fault(Peer::Git, Fault::Unexpected)),
+                (true, "deploy") => {
+                    let more = at.as_str().starts_with('d').then(|| file("more.yaml", "kind: ConfigMap\n"));
+                    Ok(Some([file("kustomization.yaml", KUSTOMIZATION)].into_iter().chain(more).collect()))
+                }
+                (true, "sql") => Ok(Some(vec![file("001-a.sql", "SELECT 1;\n")])),
+                (true, _) => Ok(None),
             }
-            (true, "sql") => Ok(Some(vec![file("001-a.sql", "SELECT 1;\n")])),
-            (true, _) => Ok(None),
-        }
-    }
-
-    async fn read_file(&self, _: &RepoName, _: &Revision, _: &RelPath) -> PortResult<Option<SourceFile>> {
-        Ok(Some(file("code-location.manifest.yaml", DECLARATION)))
-    }
-
-    async fn ancestors(&self, _: &RepoName, _: &Revision, _: &str) -> PortResult<Vec<Revision>> {
-        unasked(Peer::Git)
-    }
+        })
+        .files(|_, _| Ok(Some(file("code-location.manifest.yaml", DECLARATION))))
 }
 
 #[async_trait]
@@ -188,10 +167,10 @@ async fn deployed_once() -> (Tree, Memory) {
     ];
     let tree: Tree = files.into_iter().map(|(name, text)| (path(name), Entry::regular(text))).collect();
     let apps = parsed(tree.clone());
-    let (app, world) = (app_of(&apps), World { then: None, registry: Ok(true) });
+    let (app, world) = (app_of(&apps), World::new(None, Ok(true)));
     let overlay = OverlaySource { repo: RepoName::parse("atlas/citation").unwrap(), path: path("deploy") };
     let infra = DeployedInfra { overlay, revision: revision('c') };
-    let files = collect(&world, &infra.overlay, &infra.revision).await.unwrap().unwrap();
+    let files = collect(&world.source, &infra.overlay, &infra.revision).await.unwrap().unwrap();
     let planned = plan::deploy_image(&tree, app, &prod(), &image('a'), None, Timestamp(0));
     let tree = tree.apply(&planned.unwrap().unwrap().changes).unwrap();
     let planned = plan::advance_infra(&tree, app, &prod(), &files, &infra, Timestamp(0));
@@ -243,7 +222,15 @@ async fn followed(world: &World, tree: Tree, memory: &Memory, source: SourceForm
 fn ground<'a>(world: &'a World, apps: &'a Apps, settings: &'a Settings) -> Ground<'a> {
     let render = Some(settings);
     let app = app_of(apps);
-    Ground { source: world, deployments: world, registry: world, apps, app, render, moved: Moved::default() }
+    Ground {
+        source: &world.source,
+        deployments: world,
+        registry: world,
+        apps,
+        app,
+        render,
+        moved: Moved::default(),
+    }
 }
 
 fn paths(proposal: &Proposal) -> Vec<&str> {
@@ -266,7 +253,7 @@ fn then(tree: &Tree) -> Option<Bytes> {
 #[tokio::test]
 async fn another_image_by_a_persons_word_brings_what_its_revision_needs() {
     let (tree, memory) = deployed_once().await;
-    let world = World { then: then(&tree), registry: Ok(true) };
+    let world = World::new(then(&tree), Ok(true));
     let proposal =
         followed(&world, edited(&tree, &other_image('b')), &memory, SourceForm::Copy).await.unwrap();
     assert_eq!(paths(&proposal), ["apps/citation/prod/kustomization.yaml", MIGRATIONS]);
@@ -282,7 +269,7 @@ async fn another_image_by_a_persons_word_brings_what_its_revision_needs() {
 #[tokio::test]
 async fn a_slip_in_a_composition_refuses_its_environment_and_is_no_error() {
     let (tree, memory) = deployed_once().await;
-    let at = |registry| World { then: then(&tree), registry };
+    let at = |registry| World::new(then(&tree), registry);
     // A registry that does not let fabrique in, or is none.
     for found in [Fault::Denied, Fault::Unexpected] {
         let edited = edited(&tree, &other_image('b'));
@@ -304,7 +291,7 @@ async fn no_application_names_an_image_that_the_registry_does_not_have() {
     let file = "applications/citation-prod.yaml";
     let tree = with(&tree, file, "# Generated by fabrique\nkind: Application\n".to_owned());
     for (has, refused) in [(true, false), (false, true)] {
-        let world = World { then: then(&tree), registry: Ok(has) };
+        let world = World::new(then(&tree), Ok(has));
         let proposal = followed(&world, tree.clone(), &memory, SourceForm::Repository).await.unwrap();
         assert_eq!((proposal.staged.is_empty(), proposal.refused.len()), (refused, usize::from(refused)));
         if refused {
@@ -338,7 +325,7 @@ async fn an_application_that_cannot_follow_is_left_open_and_stops_nothing() {
     let stale = "# Generated by fabrique\nkind: Application\n".to_owned();
     let tree = with(&tree, "applications/citation-prod.yaml", stale);
     let files = Moved { files: true, ..Moved::default() };
-    let world = |registry| World { then: then(&tree), registry };
+    let world = |registry| World::new(then(&tree), registry);
     // The namespace moved to one in which the database of the deployed revision is not: the push that says so may come.
     let place = "    - name: prod\n";
     let moved = text(&tree, "apps/citation/app.yaml")
@@ -366,7 +353,7 @@ async fn an_application_of_another_form_follows_an_edit_and_nothing_else() {
     let (tree, memory) = deployed_once().await;
     let stale = "# Generated by fabrique\nkind: Application\n".to_owned();
     let tree = with(&tree, "applications/citation-prod.yaml", stale);
-    let world = World { then: then(&tree), registry: Ok(true) };
+    let world = World::new(then(&tree), Ok(true));
     let (apps, settings) = (parsed(tree), settings(SourceForm::Copy));
     let ground = ground(&world, &apps, &settings);
     let still = propose(ground, &memory).await.unwrap();
@@ -392,7 +379,7 @@ async fn another_contract_stays_open_while_files_keep_it_from_being_followed() {
     let (drifting, broken) =
         (binding(image('b').digest.as_str()), with(&tree, kustomization, "a: [".to_owned()));
     let lagging = edited(&tree, &other_copy('d'));
-    let (world, settings) = (World { then: then(&tree), registry: Ok(true) }, settings(SourceForm::Copy));
+    let (world, settings) = (World::new(then(&tree), Ok(true)), settings(SourceForm::Copy));
     for (tree, stays) in [(&tree, false), (&drifting, true), (&broken, true), (&lagging, true)] {
         let apps = parsed(tree.clone());
         for contract in [false, true] {
@@ -418,7 +405,7 @@ fn automatic(apps: &Apps) -> Proposal {
 async fn automation_commits_nothing_beside_an_edit_that_is_not_followed_yet() {
     let (tree, memory) = deployed_once().await;
     let edited = edited(&tree, &other_copy('d'));
-    let world = World { then: then(&tree), registry: Ok(true) };
+    let world = World::new(then(&tree), Ok(true));
     let (apps, settings) = (parsed(edited.clone()), settings(SourceForm::Copy));
     let mut proposal = automatic(&apps);
     comes_first(&mut proposal, ground(&world, &apps, &settings), &memory).await.unwrap();
@@ -432,7 +419,7 @@ async fn automation_commits_nothing_beside_an_edit_that_is_not_followed_yet() {
     assert_eq!((proposal.staged.len(), proposal.refused.len()), (1, 0));
 
     // Once it is followed, git tells that the files are as the composition wants them.
-    let world = World { then: then(&edited), registry: Ok(true) };
+    let world = World::new(then(&edited), Ok(true));
     let mut proposal = automatic(&apps);
     comes_first(&mut proposal, ground(&world, &apps, &settings), &memory).await.unwrap();
     assert_eq!((proposal.staged.len(), proposal.refused.len()), (1, 0));
@@ -461,7 +448,7 @@ async fn the_copy_follows_with_its_application_also_to_the_revision_that_automat
     memory.channel_mut(&prod(), Channel::Infra).committed = Some(copied);
     let stale = "# Generated by fabrique\nkind: Application\n".to_owned();
     let tree = with(&tree, "applications/citation-prod.yaml", stale);
-    let world = World { then: then(&tree), registry: Ok(true) };
+    let world = World::new(then(&tree), Ok(true));
     for (to, brings) in [('d', vec!["apps/citation/prod/more.yaml"]), ('b', vec![])] {
         let edited = edited(&tree, &other_copy(to));
         let proposal = followed(&world, edited, &memory, SourceForm::Repository).await.unwrap();

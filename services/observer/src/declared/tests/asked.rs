@@ -12,7 +12,7 @@ use fabrique_core::time::Timestamp;
 use fabrique_ports::forge::{BranchTip, CommitStatus, Forge, StatusOutcome};
 use fabrique_ports::records::{ImageRecord, Records, Swap, Versioned};
 use fabrique_ports::registry::Registry;
-use fabrique_ports::source::ChangedPaths;
+use fabrique_ports::testing::SourceStub;
 use fabrique_ports::{Fault, Peer, PortError};
 
 use super::*;
@@ -63,42 +63,6 @@ impl Forge for World {
 
     async fn set_status(&self, _: &RepoName, _: &Revision, _: &CommitStatus) -> PortResult<StatusOutcome> {
         unasked(Peer::Forge)
-    }
-}
-
-#[async_trait]
-impl SourceHistory for World {
-    async fn prefetch(&self, _: &RepoName, _: &Revision) -> PortResult<()> {
-        unasked(Peer::Git)
-    }
-
-    async fn relation(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<Relation> {
-        unasked(Peer::Git)
-    }
-
-    async fn changed_paths(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<ChangedPaths> {
-        unasked(Peer::Git)
-    }
-
-    async fn commit_time(&self, _: &RepoName, _: &Revision) -> PortResult<i64> {
-        unasked(Peer::Git)
-    }
-
-    async fn read_directory(
-        &self,
-        _: &RepoName,
-        _: &Revision,
-        _: &RelPath,
-    ) -> PortResult<Option<Vec<SourceFile>>> {
-        unasked(Peer::Git)
-    }
-
-    async fn read_file(&self, _: &RepoName, _: &Revision, _: &RelPath) -> PortResult<Option<SourceFile>> {
-        unasked(Peer::Git)
-    }
-
-    async fn ancestors(&self, _: &RepoName, _: &Revision, _: &str) -> PortResult<Vec<Revision>> {
-        unasked(Peer::Git)
     }
 }
 
@@ -162,8 +126,8 @@ fn world(needs: &[(&str, Vec<String>)], absent: &[&str]) -> (Arc<World>, Apps) {
 }
 
 fn observer(world: &Arc<World>) -> Observer {
-    let [forge, source, registry, records] = [(); 4].map(|()| Arc::clone(world));
-    Observer::new(forge, source, registry, records, Policy::default())
+    let [forge, registry, records] = [(); 3].map(|()| Arc::clone(world));
+    Observer::new(forge, Arc::new(SourceStub::default()), registry, records, Policy::default())
 }
 
 fn chain(apps: &[&'static str], last: &[&str]) -> Vec<(&'static str, Vec<String>)> {
