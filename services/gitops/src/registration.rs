@@ -84,8 +84,7 @@ impl Registrations {
         let (mut read, mut findings) = (Vec::new(), Vec::new());
         let mut chosen: BTreeMap<AppName, BTreeMap<EnvironmentName, Choice>> = BTreeMap::new();
         for (path, _) in tree.iter() {
-            let segments: Vec<&str> = path.as_str().split('/').collect();
-            let ["apps", directory, FILE_NAME] = segments.as_slice() else { continue };
+            let Some(directory) = layout::registered_in(path) else { continue };
             match tree.read(path) {
                 Ok(Some(bytes)) => match read_file(path, directory, bytes, rules) {
                     Ok((app, choices)) => {
@@ -137,9 +136,7 @@ impl Registrations {
             if path.as_str() == "contract.yaml" {
                 return self.apps.keys().cloned().collect();
             }
-            let mut segments = path.as_str().split('/');
-            if segments.next() == Some("apps")
-                && let Some(name) = segments.next().and_then(|name| AppName::parse(name).ok())
+            if let Some(name) = layout::at_home(path)
                 && (self.apps.contains_key(&name) || self.wrong.contains_key(&name))
             {
                 touched.insert(name);

@@ -18,9 +18,6 @@ use crate::people::validate;
 use crate::people::words::count;
 use crate::wiring::Adapters;
 
-/// Where registrations are, from the root of `cluster/apps`.
-const REGISTRATIONS: &str = "apps";
-
 /// Renders `cluster/apps`, or a checkout of it into which what differs is written unless it is only checked.
 pub(crate) async fn render(console: Console, adapters: &Adapters, wanted: &Render) -> anyhow::Result<Exit> {
     let Some(settings) = adapters.config.render_settings() else {
@@ -63,7 +60,7 @@ async fn agreed(
 ) -> anyhow::Result<bool> {
     let Some(root) = &wanted.path else { return Ok(false) };
     render::admit_removal(root)?;
-    let left_out = match Checkout::of(&adapters.git, root, REGISTRATIONS).await? {
+    let left_out = match Checkout::of(&adapters.git, root, layout::APPS).await? {
         Checkout::Whole => None,
         Checkout::Part(file) => Some(format!("is a sparse checkout, which lacks {file}")),
         Checkout::Unknown => Some("is no git checkout".to_owned()),

@@ -9,7 +9,7 @@ use fabrique_declarations::{At, Finding};
 use fabrique_yaml::{Node, Yaml};
 use humantime::{format_duration, parse_duration};
 
-use super::FILE_NAME;
+use crate::layout;
 use crate::tree::Tree;
 
 /// The most that builds may have, by `max` and `pool.longest_build` in the builders' own configuration; no bound where it
@@ -33,10 +33,7 @@ pub struct Ceiling {
 pub fn above(tree: &Tree, most: &Ceiling) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, _) in tree.iter() {
-        let segments: Vec<&str> = path.as_str().split('/').collect();
-        let (["apps", _, FILE_NAME], Ok(Some(bytes))) = (segments.as_slice(), tree.read(path)) else {
-            continue;
-        };
+        let (Some(_), Ok(Some(bytes))) = (layout::registered_in(path), tree.read(path)) else { continue };
         let Ok(yaml) = Yaml::parse(bytes) else { continue };
         let build = yaml.documents().first().and_then(build);
         let asked = build.and_then(|build| Some(build.entry("resources")?.1));

@@ -9,7 +9,7 @@ use fabrique_declarations::contract::{self, Placeholder};
 use fabrique_declarations::overlay::{self, File};
 use fabrique_declarations::{Contract, Declaration, Finding, manifest};
 use fabrique_gitops::overlay::{Collector, Next, OUTSIDE};
-use fabrique_gitops::{Entry, Refusal, registration};
+use fabrique_gitops::{Entry, Refusal, layout, registration};
 
 use super::Declared;
 use crate::error::OperatorError;
@@ -34,7 +34,7 @@ pub fn is_cluster_apps(root: &Path) -> bool {
 
 /// Whether an app is registered in a directory, well or not.
 pub(crate) fn has_registration(root: &Path) -> bool {
-    let registrations = fs::read_dir(root.join("apps")).into_iter().flatten().filter_map(Result::ok);
+    let registrations = fs::read_dir(root.join(layout::APPS)).into_iter().flatten().filter_map(Result::ok);
     registrations.map(|app| app.path().join(registration::FILE_NAME)).any(|file| file.is_file())
 }
 
