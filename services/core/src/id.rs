@@ -4,12 +4,14 @@
 //! through serde, and it cannot be made from text that breaks its rule. The rules are strict on purpose,
 //! since these values end up in git arguments, URLs, NATS subjects and file paths.
 
+mod rules;
+
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::image::is_registry;
+pub use crate::channel::Channel;
 
 /// A text that does not follow the rule of the identifier it was parsed as.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +96,7 @@ identifier!(
     /// which is how git and Gitea spell "no commit".
     Revision,
     "a full git revision (40 or 64 lowercase hexadecimal digits, not all zeros)",
-    is_revision
+    rules::is_revision
 );
 
 identifier!(
@@ -102,7 +104,7 @@ identifier!(
     /// The only thing that is ever deployed.
     Digest,
     "an image digest (sha256: and 64 lowercase hexadecimal digits)",
-    is_digest
+    rules::is_digest
 );
 
 identifier!(
@@ -110,35 +112,35 @@ identifier!(
     /// NATS subjects, image tags and file paths without escaping.
     AppName,
     "an app name (a-z, 0-9 and -, at most 40 characters, starting with a letter, not ending with -)",
-    is_app_name
+    rules::is_app_name
 );
 
 identifier!(
     /// The name of an environment of an app, under the rule of [`AppName`].
     EnvironmentName,
     "an environment name (a-z, 0-9 and -, at most 40 characters, starting with a letter, not ending with -)",
-    is_app_name
+    rules::is_app_name
 );
 
 identifier!(
     /// One attempt at a build key: `<app>-<26 characters of lowercase ULID>`, sortable by time within an app.
     BuildId,
     "a build id (the app's name, -, and a lowercase ULID)",
-    is_build_id
+    rules::is_build_id
 );
 
 identifier!(
     /// The hash of everything that decides an image (see [`crate::build::BuildInputs::key`]): 64 hexadecimal digits.
     BuildKey,
     "a build key (64 lowercase hexadecimal digits)",
-    is_hex64
+    rules::is_hex64
 );
 
 identifier!(
     /// A branch name without `refs/heads/`, under the rules of `git check-ref-format`.
     BranchName,
     "a branch name that git accepts",
-    is_branch
+    rules::is_branch
 );
 
 identifier!(
@@ -146,7 +148,7 @@ identifier!(
     /// mandatory, so that nothing ever means Docker Hub by accident.
     ImageRepository,
     "an image repository (host[:port]/name, lowercase, without tag or digest)",
-    is_image_repository
+    rules::is_image_repository
 );
 
 identifier!(
@@ -154,21 +156,21 @@ identifier!(
     /// backslashes or control characters. `.` alone means the root.
     RelPath,
     "a path inside the repository (relative, no '..', no leading '/', no backslash or control character)",
-    is_rel_path
+    rules::is_rel_path
 );
 
 identifier!(
     /// The id of a build secret, as a Dockerfile names it in `--mount=type=secret,id=…`.
     SecretName,
     "a secret name (A-Z, a-z, 0-9, '.', '_' and '-', at most 128 characters, starting with a letter or digit)",
-    is_secret_name
+    rules::is_secret_name
 );
 
 identifier!(
     /// An OCI platform, `os/architecture` with an optional variant: `linux/amd64`, `linux/arm/v7`.
     Platform,
     "a platform (os/architecture[/variant], lowercase)",
-    is_platform
+    rules::is_platform
 );
 
 identifier!(
@@ -176,14 +178,14 @@ identifier!(
     /// the registration narrows it.
     TrustDomain,
     "a trust domain (A-Z, a-z, 0-9, '.', '_' and '-', at most 100 characters)",
-    is_gitea_name
+    rules::is_gitea_name
 );
 
 identifier!(
     /// The name of a check on GitHub: a check run, or the context of a commit status, like `ci` or `build (linux)`.
     CheckName,
     "the name of a check (1 to 200 characters on one line, no blank at its ends)",
-    is_check_name
+    rules::is_check_name
 );
 
 impl Revision {
@@ -317,7 +319,7 @@ impl RepoName {
     /// When it is not two names of Gitea's alphabet joined by one slash.
     pub fn parse(text: &str) -> Result<Self, InvalidId> {
         match text.split_once('/') {
-            Some((org, name)) if is_gitea_name(org) && is_gitea_name(name) => {
+            Some((org, name)) if rules::is_gitea_name(org) && rules::is_gitea_name(name) => {
                 Ok(Self { org: org.to_owned(), name: name.to_owned() })
             }
             _ => Err(InvalidId::new(text, "a repository (organisation/name)")),
@@ -373,138 +375,6 @@ impl fmt::Debug for RepoName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RepoName({self})")
     }
-}
-
-/// What is promoted, held or rolled back by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Channel {
-    /// The application: one digest.
-    Image,
-    /// The manifests around it: one revision of an overlay, or one chart version.
-    Infra,
-}
-
-impl Channel {
-    /// The word used in trailers, file formats and subjects.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Channel::Image => "image",
-            Channel::Infra => "infra",
-        }
-    }
-}
-
-impl fmt::Display for Channel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-fn is_lower_hex(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-}
-
-fn is_hex64(text: &str) -> bool {
-    text.len() == 64 && is_lower_hex(text)
-}
-
-fn is_revision(text: &str) -> bool {
-    matches!(text.len(), 40 | 64) && is_lower_hex(text) && text.bytes().any(|b| b != b'0')
-}
-
-fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:").is_some_and(is_hex64)
-}
-
-fn is_app_name(text: &str) -> bool {
-    text.len() <= 40
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        && text.starts_with(|c: char| c.is_ascii_lowercase())
-        && !text.ends_with('-')
-}
-
-fn is_build_id(text: &str) -> bool {
-    let is_ulid = |ulid: &str| {
-        ulid.bytes().all(|b| {
-            b.is_ascii_digit() || (b.is_ascii_lowercase() && !matches!(b, b'i' | b'l' | b'o' | b'u'))
-        })
-    };
-    text.is_ascii()
-        && text.len() > 27
-        && is_app_name(&text[..text.len() - 27])
-        && text.as_bytes()[text.len() - 27] == b'-'
-        && is_ulid(&text[text.len() - 26..])
-}
-
-fn is_gitea_name(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= 100
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-        && !text.starts_with(['.', '-'])
-        && !text.contains("..")
-}
-
-fn is_branch(text: &str) -> bool {
-    !text.is_empty()
-        && text.len() <= 250
-        && !text.starts_with('-')
-        && !text.ends_with(['/', '.'])
-        && !text.contains("..")
-        && !text.contains("@{")
-        && text != "@"
-        && text
-            .split('/')
-            .all(|part| !part.is_empty() && !part.starts_with('.') && part.strip_suffix(".lock").is_none())
-        && !text
-            .chars()
-            .any(|c| c.is_control() || matches!(c, ' ' | '~' | '^' | ':' | '?' | '*' | '[' | '\\'))
-}
-
-fn is_image_repository(text: &str) -> bool {
-    let Some((registry, name)) = text.split_once('/') else { return false };
-    let (host, port) = registry.split_once(':').map_or((registry, None), |(h, p)| (h, Some(p)));
-    let host_ok = !host.is_empty()
-        && host.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-'))
-        && host.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && host.ends_with(|c: char| c.is_ascii_alphanumeric());
-    let port_ok = port.is_none_or(|p| p.parse::<u16>().is_ok_and(|n| n > 0) && !p.starts_with(['0', '+']));
-    let part_ok = |part: &str| {
-        part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'))
-            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && !part.contains("..")
-    };
-    // What daemons take for a folder of the Docker Hub ("library/busybox", "registry/app") would be pushed there.
-    text.len() <= 255 && host_ok && port_ok && is_registry(registry) && name.split('/').all(part_ok)
-}
-
-fn is_rel_path(text: &str) -> bool {
-    text == "."
-        || (!text.is_empty()
-            && text.len() <= 1024
-            && !text.starts_with('-')
-            && !text.chars().any(|c| c.is_control() || c == '\\')
-            && text.split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
-}
-
-fn is_secret_name(text: &str) -> bool {
-    text.len() <= 128
-        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
-}
-
-fn is_check_name(text: &str) -> bool {
-    (1..=200).contains(&text.chars().count()) && text.trim() == text && !text.chars().any(char::is_control)
-}
-
-fn is_platform(text: &str) -> bool {
-    let parts: Vec<&str> = text.split('/').collect();
-    matches!(parts.len(), 2 | 3)
-        && parts
-            .iter()
-            .all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit()))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 pub mod app;
 pub mod build;
+mod channel;
 pub mod decision;
 pub mod failure;
 mod hash;
