@@ -38,9 +38,18 @@ cluster-down:
 kubectl *ARGS:
     @cargo run --locked --quiet --package fabrique-bed --bin bed -- kubectl {{ ARGS }}
 
-# Run every test, against real servers and a real cluster, to the end even if one fails; ARGS go to `cargo test` instead of --workspace
+# Run every test, against real servers and one real cluster, to the end even if one fails; ARGS go to `cargo test` instead of --workspace
 test *ARGS: cluster-bed
-    cargo test --locked --no-fail-fast {{ if ARGS == "" { "--workspace" } else { ARGS } }}
+    #!/usr/bin/env bash
+    set -uo pipefail
+    if [ -n "{{ ARGS }}" ]; then exec cargo test --locked --no-fail-fast {{ ARGS }}; fi
+    # Most tests wait for somebody else half of the time.
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 1))}
+    # First what starts and ends clusters itself: there is one at a time.
+    cargo test --locked --workspace --test lifetime
+    alone=$?
+    cargo run --locked --quiet --package fabrique-bed --bin bed -- cluster during cargo test --locked --workspace --no-fail-fast
+    exit $((alone > 0 ? alone : $?))
 
 # Run the tests that need the cluster, and no others; what `cluster` installed makes way for theirs
 test-cluster *ARGS: cluster-bed

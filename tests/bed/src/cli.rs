@@ -19,6 +19,12 @@ pub(crate) enum ClusterAction {
     Up,
     /// End it and remove all that it used
     Down,
+    /// Run a command that shares it, and end it with the command; where one runs already, or none can, the command alone
+    During {
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
     /// Be the process in the background
     #[command(hide = true)]
     Serve,
@@ -32,11 +38,36 @@ pub(crate) async fn act(action: ClusterAction) -> Result<()> {
             writeln!(std::io::stdout(), "{text}")?;
             Ok(())
         }
-        ClusterAction::Serve => {
-            let options = ClusterOptions { argocd: true, ..ClusterOptions::default() };
-            Cluster::start(options).await?.serve().await
-        }
+        ClusterAction::During { command } => during(&command).await,
+        ClusterAction::Serve => Cluster::start(options()).await?.serve().await,
     }
+}
+
+fn options() -> ClusterOptions {
+    ClusterOptions { argocd: true, ..ClusterOptions::default() }
+}
+
+/// Ends as the command ends.
+async fn during(command: &[String]) -> Result<()> {
+    let (program, args) = command.split_first().context("no command")?;
+    let cluster = match Cluster::attach()? {
+        None if Cluster::possible().is_ok() => Some(Box::pin(Cluster::start(options())).await?),
+        None | Some(_) => None,
+    };
+    let mut child = tokio::process::Command::new(program);
+    let mut child = child.args(args).kill_on_drop(true).spawn().with_context(|| format!("running {program}"))?;
+    let status = match cluster {
+        None => child.wait().await?,
+        // Dropped with the future, it ends.
+        Some(cluster) => tokio::select! {
+            status = child.wait() => status?,
+            served = Box::pin(cluster.serve()) => {
+                served?;
+                bail!("the cluster was told to end before {program} did");
+            }
+        },
+    };
+    std::process::exit(status.code().unwrap_or(1));
 }
 
 async fn up() -> Result<()> {
