@@ -4,7 +4,8 @@ use fabrique_bed::wait_until;
 use fabrique_stage::{AppOptions, CONTRACT, MANIFEST, SampleApp, Stage};
 
 use crate::LONG;
-use crate::scene::{Scene, person_rewrites, rewrite_in};
+use crate::applications::tell;
+use crate::scene::{Scene, person_rewrites, rewrite_in, running};
 
 const DEPLOYMENT: &str = "deploy/overlays/prod/deployment.yaml";
 
@@ -112,6 +113,40 @@ async fn what_is_declared_wrongly_is_told_and_no_build_is_spent_on_it() {
     let (_, told, _) = stage.try_command(&["validate", "citation"]).await.unwrap();
     assert!(told.contains("is a symlink or a submodule"), "{told}");
     assert_eq!(scene.deployed_revision().await, newer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_overlay_that_could_not_be_filled_is_told_before_a_build_is_spent_on_it() {
+    let (stage, _fabrique) = running(Stage::builder()).await;
+    let options = AppOptions { hook: false, bindings: false, ..AppOptions::named("citation") };
+    let app = SampleApp::create(&stage, options).await.unwrap();
+    declare(&stage, &["citation"]).await;
+    let doubled = "          env: [{ name: DAGSTER_CURRENT_IMAGE, value: __CITATION_IMAGE__ }]\n";
+    rewrite_in(&app.source, DEPLOYMENT, |text| text + doubled).await;
+    let first = push_manifest(&app, "ready: true").await;
+    tell(&stage, &app, &first).await;
+    stage.decided("citation", "__CITATION_IMAGE__ is doubled").await.unwrap();
+    stage.settled("citation", 0).await.unwrap();
+    let status = stage.declaration_status(&app, &first).await.unwrap();
+    assert_eq!(status.state, "failure", "{status:?}");
+    assert!(status.description.contains("deploy/overlays/prod/patch-s3-envfrom.yaml:11:"), "{status:?}");
+    assert_eq!(built(&stage, &app).await, Vec::<String>::new());
+    assert!(stage.composition("citation").await.unwrap().is_none(), "nothing is written");
+
+    rewrite_in(&app.source, DEPLOYMENT, |text| text.replace(doubled, "")).await;
+    let well = app.source.commit("Name the image once").await.unwrap();
+    app.source.push().await.unwrap();
+    tell(&stage, &app, &well).await;
+    stage.committed_once(&app, &well).await.unwrap();
+    assert_eq!(stage.declaration_status(&app, &well).await.unwrap().state, "success");
+
+    // Once there is a copy, an overlay waits alone: the image goes on.
+    rewrite_in(&app.source, DEPLOYMENT, |text| text + doubled).await;
+    let third = app.push("third").await.unwrap();
+    tell(&stage, &app, &third).await;
+    stage.committed_once(&app, &third).await.unwrap();
+    stage.decided("citation", "__CITATION_IMAGE__ is doubled").await.unwrap();
+    assert_eq!(built(&stage, &app).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

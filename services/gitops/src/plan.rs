@@ -26,7 +26,7 @@ use crate::{binding, composition, layout};
 pub use follow::{Lag, follow, follow_with_nothing, lag};
 pub use hold::{ends, in_force, release_hold, set_hold};
 pub use image::{deploy_image, roll_back};
-pub use infra::advance_infra;
+pub use infra::{advance_infra, fits};
 pub use repair::repair;
 
 /// One commit to make.

@@ -79,6 +79,11 @@ impl Own {
         self.declaration().is_some_and(|declaration| !declaration.depends_on.migrations.is_empty())
     }
 
+    /// Whether the head declares anything that can be read.
+    pub(crate) fn declares(&self) -> bool {
+        self.declaration().is_some()
+    }
+
     fn pinned(&self) -> Option<&RevisionPrefix> {
         self.declaration()
             .and_then(|declaration| declaration.revision.as_ref())

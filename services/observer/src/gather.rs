@@ -238,6 +238,9 @@ impl Observer {
         {
             view.declared = self.word_of_migrations(gathering, own, &view.environments).await?;
         }
+        if view.declared == Declared::Admitted && matches!(decide(&view).action, Action::Build { .. }) {
+            view.declared = self.word_of_overlays(gathering, own, &view.environments).await?;
+        }
         view.awaits.extend(gathering.refused_for(target));
         if matches!(decide(&view).action, Action::Build { .. } | Action::WaitUntil(_) | Action::Commit(_)) {
             view.record = self.recorded(app, &key).await?;

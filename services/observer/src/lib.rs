@@ -15,6 +15,7 @@ pub mod declared;
 mod gather;
 mod gathering;
 pub mod migrations;
+pub mod overlays;
 mod recent;
 mod round;
 pub mod watch;

@@ -183,7 +183,7 @@ impl Observer {
 
 /// The environments that the target would be brought to by its own build: those that take its image, or, where none does, those
 /// that take its overlay. One that is held, say, keeps its migrations, and says nothing of those of the others.
-fn moved<'s>(app: &App, seen: &'s [EnvironmentView], released: bool) -> Vec<&'s EnvironmentName> {
+pub(crate) fn moved<'s>(app: &App, seen: &'s [EnvironmentView], released: bool) -> Vec<&'s EnvironmentName> {
     let of_build = |view: &&EnvironmentView| {
         app.environments.iter().any(|it| it.name == view.name && it.image == ImageFrom::Build)
     };

@@ -25,6 +25,7 @@ use fabrique_gitops::{Finding, Refusal, Tree, composition, layout};
 use fabrique_observer::Apps;
 use fabrique_observer::declared::needs_at;
 use fabrique_observer::migrations::rendered_at;
+use fabrique_observer::overlays::collect;
 use fabrique_ports::deployments::Deployments;
 use fabrique_ports::registry::Registry;
 use fabrique_ports::source::SourceHistory;
@@ -34,7 +35,7 @@ use crate::applications::Along;
 use crate::committer::{Refused, Task, Written};
 use crate::config::Ports;
 use crate::session::Session;
-use crate::writeback::{Proposal, Staged, collect};
+use crate::writeback::{Proposal, Staged};
 
 pub(crate) use moved::Moved;
 

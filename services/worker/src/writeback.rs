@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment, OverlaySource};
-use fabrique_core::id::{AppName, BuildId, BuildKey, Channel, Digest, EnvironmentName, RelPath, Revision};
+use fabrique_core::app::{App, DeployedImage, DeployedInfra, Environment};
+use fabrique_core::id::{AppName, BuildId, BuildKey, Channel, Digest, EnvironmentName, Revision};
 use fabrique_core::memory::{Committed, Memory, RefusedCommit};
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::{Candidate, Verdict, judge_image, judge_infra};
 use fabrique_core::view::{Declared, EnvironmentView};
 use fabrique_gitops::batch::MAX_COMMITS;
-use fabrique_gitops::overlay::{Collector, Next, OverlayFiles};
 use fabrique_gitops::plan::{self, Plan, Planned};
-use fabrique_gitops::{Entry, Refusal, Tree, composition};
-use fabrique_observer::{CandidateView, entry};
-use fabrique_ports::source::{SourceFile, SourceHistory};
-use fabrique_ports::{PortError, PortResult};
+use fabrique_gitops::{Tree, composition};
+use fabrique_observer::CandidateView;
+use fabrique_observer::overlays::collect;
+use fabrique_ports::PortResult;
+use fabrique_ports::source::SourceHistory;
 
 use crate::applications::Along;
 use crate::committer::Refused;
@@ -215,60 +215,6 @@ async fn propose_infra(
     Ok(stage(proposal, tree, name, Channel::Infra, committed, planned))
 }
 
-/// The overlay at `revision` with everything that it reaches.
-pub(crate) async fn collect(
-    source: &dyn SourceHistory,
-    overlay: &OverlaySource,
-    revision: &Revision,
-) -> PortResult<Result<OverlayFiles, Refusal>> {
-    let mut collector = Collector::new(overlay.path.clone());
-    loop {
-        let next = match collector.next() {
-            Ok(Some(next)) => next,
-            Ok(None) => return Ok(collector.finish()),
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        match read(source, overlay, revision, &next).await {
-            Ok(files) => collector.add(next, files),
-            // One that is too much to be read stops its overlay, and nothing else of the app.
-            Err((path, error)) if error.is_of_content() => {
-                let remedy = error.advice().unwrap_or("refer to something else");
-                return Ok(Err(collector.refuse(&path, &error.finding(), remedy)));
-            }
-            Err((_, error)) => return Err(error),
-        }
-    }
-}
-
-/// What the collector asks for, by path from the root of the repository. An error comes with what it is about.
-async fn read(
-    source: &dyn SourceHistory,
-    overlay: &OverlaySource,
-    revision: &Revision,
-    next: &Next,
-) -> Result<Vec<(RelPath, Entry)>, (RelPath, PortError)> {
-    let files = match next {
-        Next::Directory(directory) => {
-            let files = source.read_directory(&overlay.repo, revision, directory).await;
-            let files = files.map_err(|error| (directory.clone(), error))?.unwrap_or_default();
-            files.into_iter().map(|file| SourceFile { path: directory.join(&file.path), ..file }).collect()
-        }
-        Next::Files(paths) => match source.read_files(&overlay.repo, revision, paths).await {
-            Err(error) if error.is_of_content() => {
-                // All at once it is not told whose it is.
-                let mut files = Vec::new();
-                for path in paths {
-                    let file = source.read_file(&overlay.repo, revision, path).await;
-                    files.extend(file.map_err(|error| (path.clone(), error))?);
-                }
-                files
-            }
-            files => files.map_err(|error| (overlay.path.clone(), error))?,
-        },
-    };
-    Ok(files.into_iter().map(|file| (file.path, entry(file.kind, file.content))).collect())
-}
-
 /// Adds a plan to the proposal and returns the tree that follows it.
 fn stage(
     proposal: &mut Proposal,
@@ -304,110 +250,11 @@ fn shows_image(tree: &Tree, app: &App, environment: &Environment) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
-    use bytes::Bytes;
-    use fabrique_core::id::{AppName, RepoName};
-    use fabrique_core::relation::Relation;
+    use fabrique_core::id::AppName;
     use fabrique_gitops::message::{CommitMessage, Trailers};
     use fabrique_gitops::{Changes, Scope};
-    use fabrique_ports::source::{ChangedPaths, FileKind};
-    use fabrique_ports::{Fault, Peer};
 
     use super::*;
-
-    /// A source with one overlay, which reaches files that are too much to be read.
-    struct Huge;
-
-    fn too_big<T>() -> PortResult<T> {
-        Err(PortError::new(Peer::Git, Fault::Unexpected, "it is too big")
-            .remedy("make it smaller")
-            .of_content())
-    }
-
-    fn away<T>() -> PortResult<T> {
-        Err(PortError::new(Peer::Git, Fault::Transient, "the forge is away"))
-    }
-
-    #[async_trait]
-    impl SourceHistory for Huge {
-        async fn prefetch(&self, _: &RepoName, _: &Revision) -> PortResult<()> {
-            away()
-        }
-
-        async fn relation(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<Relation> {
-            away()
-        }
-
-        async fn changed_paths(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<ChangedPaths> {
-            away()
-        }
-
-        async fn commit_time(&self, _: &RepoName, _: &Revision) -> PortResult<i64> {
-            away()
-        }
-
-        async fn read_directory(
-            &self,
-            _: &RepoName,
-            _: &Revision,
-            directory: &RelPath,
-        ) -> PortResult<Option<Vec<SourceFile>>> {
-            let reaches = match directory.as_str() {
-                "file" => "../files/a.yaml, ../files/huge",
-                "directory" => "../base",
-                "away" => "../gone",
-                _ => return too_big(),
-            };
-            let content = Bytes::from(format!("resources: [{reaches}]\n"));
-            let path = RelPath::parse("kustomization.yaml").unwrap();
-            Ok(Some(vec![SourceFile { path, kind: FileKind::Regular, content }]))
-        }
-
-        async fn read_file(
-            &self,
-            _: &RepoName,
-            _: &Revision,
-            path: &RelPath,
-        ) -> PortResult<Option<SourceFile>> {
-            match path.as_str() {
-                "files/a.yaml" => {
-                    let content = Bytes::from_static(b"a: 1\n");
-                    Ok(Some(SourceFile { path: path.clone(), kind: FileKind::Regular, content }))
-                }
-                "files/huge" => too_big(),
-                "gone" => away(),
-                _ => Ok(None),
-            }
-        }
-
-        async fn ancestors(&self, _: &RepoName, _: &Revision, _: &str) -> PortResult<Vec<Revision>> {
-            away()
-        }
-    }
-
-    #[tokio::test]
-    async fn an_overlay_that_is_too_much_to_be_read_is_refused_where_it_says_so_and_stops_nothing_else() {
-        let revision = Revision::parse(&"a".repeat(40)).unwrap();
-        for (path, expected) in [
-            (
-                "file",
-                "file/kustomization.yaml:1:30: \"../files/huge\" cannot be copied: git: it is too big; make it smaller",
-            ),
-            (
-                "directory",
-                "directory/kustomization.yaml:1:13: \"../base\" cannot be copied: git: it is too big; make it smaller",
-            ),
-            ("huge", "huge cannot be copied: git: it is too big; make it smaller"),
-        ] {
-            let repo = RepoName::parse("atlas/atlas").unwrap();
-            let overlay = OverlaySource { repo, path: RelPath::parse(path).unwrap() };
-            let refusal = collect(&Huge, &overlay, &revision).await.unwrap().unwrap_err();
-            assert_eq!(refusal.to_string(), expected);
-        }
-        let repo = RepoName::parse("atlas/atlas").unwrap();
-        let overlay = OverlaySource { repo, path: RelPath::parse("away").unwrap() };
-        assert!(collect(&Huge, &overlay, &revision).await.unwrap_err().transient(), "it is asked again");
-    }
 
     fn staged(channel: Channel) -> Staged {
         let (environment, revision) = (EnvironmentName::parse("prod").unwrap(), "a".repeat(40));

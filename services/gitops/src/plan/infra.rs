@@ -1,10 +1,10 @@
 //! Advancing the infra channel: a newer overlay, filled from the image that is deployed.
 
-use fabrique_core::app::{App, Binding, Composition, DeployedInfra, InfraFrom};
-use fabrique_core::id::{Channel, EnvironmentName};
+use fabrique_core::app::{App, Binding, Composition, DeployedImage, DeployedInfra, InfraFrom};
+use fabrique_core::id::{Channel, Digest, EnvironmentName};
 use fabrique_core::time::Timestamp;
 
-use super::{Plan, Site};
+use super::{Plan, Site, deploy_image};
 use crate::binding::Drift;
 use crate::changes::Changes;
 use crate::message::{CommitMessage, Previous, Trailers};
@@ -63,6 +63,30 @@ pub fn advance_infra(
         refuse_drift_in_old_files(&site)?;
     }
     Ok(planned)
+}
+
+/// Whether the overlay could be copied into an environment that has none, once an image of the app is there.
+///
+/// # Errors
+/// What the first [`advance_infra`] would be refused for. What keeps an image away is for [`deploy_image`] to tell.
+pub fn fits(
+    tree: &Tree,
+    app: &App,
+    environment: &EnvironmentName,
+    overlay: &OverlayFiles,
+    infra: &DeployedInfra,
+    now: Timestamp,
+) -> Result<(), Refusal> {
+    let image = DeployedImage {
+        repository: app.image.clone(),
+        digest: Digest::of(infra.revision.as_str().as_bytes()),
+        revision: infra.revision.clone(),
+        version: None,
+        build: None,
+    };
+    let Ok(Some(planned)) = deploy_image(tree, app, environment, &image, None, now) else { return Ok(()) };
+    let Ok(deployed) = tree.apply(&planned.changes) else { return Ok(()) };
+    advance_infra(&deployed, app, environment, overlay, infra, now).map(|_| ())
 }
 
 /// The copy, filled: everything that changes but the composition.
