@@ -120,6 +120,11 @@ impl<'a> Site<'a> {
         let databases = needing(&|declaration| !declaration.depends_on.database.is_empty());
         let secrets = needing(&|declaration| !declaration.depends_on.secrets.is_empty());
         let both: BTreeSet<AppName> = disk.iter().chain(&buckets).cloned().collect();
+        let ceph = match &seen.ceph {
+            // Ceph may be run by something else than Rook: then it reports nothing here, and nothing is missing.
+            Listed::Unknown => None,
+            listed => unlisted("cephclusters.ceph.rook.io", listed, &self.on_ceph(seen)),
+        };
         let mut findings = vec![
             unlisted("nodes", &seen.nodes, &cores),
             unlisted("pods", &seen.pods, &cores),
@@ -128,6 +133,7 @@ impl<'a> Site<'a> {
             unlisted("objectbucketclaims", &seen.buckets, &buckets),
             unlisted("clusters.postgresql.cnpg.io", &seen.clusters, &databases),
             unlisted("databases.postgresql.cnpg.io", &seen.databases, &databases),
+            ceph,
         ];
         for namespace in &wanted.secrets {
             let listed = seen.secrets.get(namespace).unwrap_or(&Listed::Unasked);

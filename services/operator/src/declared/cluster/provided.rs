@@ -1,6 +1,6 @@
 //! What is there of databases, secrets, storage classes, buckets and volumes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fabrique_core::id::AppName;
 use fabrique_declarations::name::{BucketName, DatabaseName, ObjectName};
@@ -228,6 +228,22 @@ impl Site<'_> {
         let remedy = "look at whoever provisions its class, and at the Application that brings it";
         let declared = format!("disk {}", disk.value);
         Some(Finding::between(file, disk.place(), declared, found, remedy))
+    }
+
+    /// The apps with storage of a class that Ceph is behind.
+    pub(super) fn on_ceph(&self, seen: &Seen) -> Vec<AppName> {
+        let behind: Vec<&str> = seen
+            .classes
+            .items()
+            .iter()
+            .filter(|class| class.ceph.is_some())
+            .map(|class| &*class.name)
+            .collect();
+        let claims = super::used::claims(self).into_iter();
+        let on_ceph =
+            claims.filter(|claim| claim.class().is_some_and(|class| behind.contains(&class.as_str())));
+        let apps: BTreeSet<AppName> = on_ceph.flat_map(|claim| claim.apps).collect();
+        apps.into_iter().collect()
     }
 
     /// What is declared and not there yet, against what Ceph has left. Replicas are not known here: what does not fit

@@ -234,7 +234,21 @@ fn what_cannot_be_seen_is_never_taken_for_well() {
     (blind.nodes, blind.volumes) = (Listed::Denied, Listed::Denied);
     (blind.buckets, blind.databases) = (Listed::Unknown, Listed::Unknown);
     blind.secrets.insert("dagster".to_owned(), Listed::Denied);
+    blind.ceph = Listed::Denied;
     insta::assert_snapshot!("blind", told(&blind, true, Some(&settings())));
+
+    let mut elsewhere = everything();
+    elsewhere.ceph = Listed::Unknown;
+    assert_eq!(
+        told(&elsewhere, true, Some(&settings())),
+        "",
+        "a Ceph that Rook does not run reports nothing"
+    );
+    elsewhere.ceph = Listed::Denied;
+    if let Listed::All(classes) = &mut elsewhere.classes {
+        classes.iter_mut().for_each(|class| class.ceph = None);
+    }
+    assert_eq!(told(&elsewhere, true, Some(&settings())), "", "nobody needs it");
 }
 
 #[test]
