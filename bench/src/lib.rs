@@ -50,9 +50,9 @@ pub struct Options {
     /// Only these figures.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Subject>,
-    /// Also write the report, with every sample, as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the report is written with every sample, as JSON.
+    #[arg(long, value_name = "FILE", default_value = "target/bench.json")]
+    pub json: PathBuf,
     /// The binary to measure: `fabrique` beside this program when absent.
     #[arg(long, value_name = "FILE")]
     pub fabrique: Option<PathBuf>,

@@ -14,8 +14,7 @@ fn main() -> ExitCode {
 
 async fn measure(options: &Options) -> Result<()> {
     let report = Box::pin(run(options)).await?;
-    if let Some(file) = &options.json {
-        report.write(file)?;
-    }
-    std::io::stdout().write_all(report.table().as_bytes()).context("printing the table")
+    report.write(&options.json)?;
+    std::io::stdout().write_all(report.table().as_bytes()).context("printing the table")?;
+    program::tell_of(&options.json)
 }

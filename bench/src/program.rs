@@ -19,6 +19,14 @@ pub fn fabrique(chosen: Option<&Path>) -> Result<PathBuf> {
     binary.canonicalize().context("finding the binary")
 }
 
+/// Tells people where the JSON of what they see is, beside the tables on standard output.
+///
+/// # Errors
+/// When nobody can be told.
+pub fn tell_of(json: &Path) -> Result<()> {
+    writeln!(std::io::stderr(), "every sample is in {}", json.display()).context("telling of the JSON")
+}
+
 /// Does all of a program's work, and tells on standard error what stopped it.
 pub fn run(name: &str, work: impl Future<Output = Result<()>>) -> ExitCode {
     let outcome = tokio::runtime::Builder::new_multi_thread()

@@ -127,12 +127,15 @@ impl Check {
 }
 
 impl Report {
-    /// Writes it as JSON, with every sample.
+    /// Writes it as JSON, with every sample, into a folder that is made where it is missing.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn write(&self, file: &Path) -> Result<()> {
         let json = serde_json::to_string_pretty(self)?;
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        }
         std::fs::write(file, json + "\n").with_context(|| format!("writing {}", file.display()))
     }
 

@@ -3,7 +3,22 @@
 use std::path::Path;
 use std::process::Command;
 
+use clap::Parser as _;
+use fabrique_bench::Options;
+use fabrique_bench::report::{Machine, Report};
 use serde_json::Value;
+
+#[test]
+fn every_sample_is_written_as_json_unless_somebody_wants_it_elsewhere() {
+    assert_eq!(Options::parse_from(["bench"]).json, Path::new("target/bench.json"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("made");
+    drop(std::fs::remove_dir_all(&folder));
+    let file = folder.join("bench.json");
+    let report = Report { machine: Machine { cores: 2, load: None }, rounds: 3, figures: Vec::new() };
+    report.write(&file).unwrap();
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(written["rounds"], 3);
+}
 
 #[test]
 #[ignore = "half a minute, and it needs the fabrique binary of the same build: `cargo build -p fabrique` first"]
@@ -28,4 +43,6 @@ fn one_round_of_every_figure_prints_valid_json() {
     }
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("| fabrique / floor"), "{table}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains(&format!("every sample is in {}", json.display())), "{told}");
 }

@@ -47,9 +47,9 @@ pub struct Options {
     /// Only these figures.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub only: Vec<Subject>,
-    /// Also write the report, with every sample, as JSON: again after each figure.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// Where the report is written with every sample, as JSON: again after each figure.
+    #[arg(long, value_name = "FILE", default_value = "target/bench-cluster.json")]
+    pub json: PathBuf,
     /// The binary to measure: `fabrique` beside this program when absent.
     #[arg(long, value_name = "FILE")]
     pub fabrique: Option<PathBuf>,
@@ -108,9 +108,7 @@ pub async fn run(options: &Options) -> Result<(Report, usize)> {
             }
         }
         report.machine = Machine::here();
-        if let Some(file) = &options.json {
-            report.write(file)?;
-        }
+        report.write(&options.json)?;
     }
     ground.leave().await?;
     Ok((report, failed))

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
 async fn measure(options: &Options) -> Result<()> {
     let (report, failed) = Box::pin(run(options)).await?;
     std::io::stdout().write_all(report.table().as_bytes()).context("printing the table")?;
+    program::tell_of(&options.json)?;
     ensure!(failed == 0, "{failed} figures were not measured");
     Ok(())
 }

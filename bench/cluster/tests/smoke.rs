@@ -4,7 +4,14 @@
 use std::path::Path;
 use std::process::Command;
 
+use clap::Parser as _;
+use fabrique_bench_cluster::Options;
 use serde_json::Value;
+
+#[test]
+fn every_sample_is_written_as_json_unless_somebody_wants_it_elsewhere() {
+    assert_eq!(Options::parse_from(["bench"]).json, Path::new("target/bench-cluster.json"));
+}
 
 #[test]
 #[ignore = "minutes, a cluster, and the fabrique binary of the same build: `cargo build -p fabrique` first"]
