@@ -150,13 +150,19 @@ fn push(payload: &Payload, moved: Moved<'_>, delivery: String) -> Result<Deliver
         return Err(malformed("before and after are object ids of different kinds"));
     }
     let ignored = |reason: String| Ok(Delivery::Ignored { repo: Some(repo.clone()), reason });
+    let deleted = moved.after.bytes().all(|digit| digit == b'0');
     if let Some(tag) = moved.reference.strip_prefix("refs/tags/") {
-        return ignored(format!("{} is a tag", escaped(tag, SHOWN)));
+        let tag = escaped(tag, SHOWN);
+        return ignored(if deleted {
+            format!("the tag {tag} was deleted")
+        } else {
+            format!("{tag} is a tag")
+        });
     }
     let Some(branch) = moved.reference.strip_prefix("refs/heads/") else {
         return ignored(format!("{} is not a branch", escaped(moved.reference, SHOWN)));
     };
-    if moved.after.bytes().all(|digit| digit == b'0') {
+    if deleted {
         return ignored(format!("the branch {} was deleted", escaped(branch, SHOWN)));
     }
     let branch = match BranchName::parse(branch) {

@@ -107,7 +107,7 @@ fn each_recorded_delivery_is_signed_and_means_what_happened() {
             push("a027cd31-90c4-4305-9a32-baddf2e5549e", "feature/a.b", (none, feature)),
         ),
         ("push-tag-created", ignored("v1 is a tag")),
-        ("push-tag-deleted", ignored("v1 is a tag")),
+        ("push-tag-deleted", ignored("the tag v1 was deleted")),
         ("push-test-delivery", push("c5bc9752-4315-4dde-9459-b3816d88254e", "main", (forced, forced))),
     ];
     let folder = format!("{}/tests/payloads", env!("CARGO_MANIFEST_DIR"));
