@@ -48,6 +48,10 @@ async fn the_first_push_becomes_a_digest_on_cluster_apps() {
     assert_eq!(commits.len(), 2, "one commit for the image and one for the overlay: {commits:?}");
     let manifest = stage.manifest("citation", &composition.digest).await.unwrap();
     assert_eq!(manifest.media_type, "application/vnd.oci.image.manifest.v1+json", "one platform, no index");
+    let created = stage.image_config("citation", &manifest).await.unwrap()["created"].clone();
+    let created: jiff::Timestamp = created.as_str().unwrap().parse().unwrap();
+    let committed = app.source.git(&["log", "-1", "--format=%ct", &revision]).await.unwrap();
+    assert_eq!(created, jiff::Timestamp::from_second(committed.parse().unwrap()).unwrap());
 
     let since = stage.wanted("citation").await.unwrap();
     let second = app.push("hello again").await.unwrap();
@@ -311,11 +315,20 @@ async fn of_two_pushes_within_a_build_the_newest_is_committed_and_the_older_stat
     let gate = Gate::new();
     let slow = scene.app.push_steps(&gate.steps()).await.unwrap();
     gate.reached().await.unwrap();
+    // Both are there before either is heard of.
+    scene.fabrique.peer.pause().unwrap();
+    let between = scene.app.push("between").await.unwrap();
     let newest = scene.app.push_steps("COPY message /message").await.unwrap();
+    scene.fabrique.peer.resume().unwrap();
 
     scene.stage.committed_once(&scene.app, &newest).await.unwrap();
+    scene.stage.delivered("atlas", "citation", &between).await.unwrap();
+    scene.stage.settled("citation", 0).await.unwrap();
     let status = scene.stage.status_becomes(&scene.app, &slow, "error").await.unwrap();
     assert!(status.description.contains(&format!("superseded by {}", &newest[..12])), "{status:?}");
+    let built = scene.stage.builds("citation").await.unwrap();
+    let built: Vec<&str> = built.iter().map(|build| build.revision.as_str()).collect();
+    assert_eq!(built, [scene.first.as_str(), &slow, &newest], "and nothing of {between}");
     assert_eq!(scene.committed().await, [newest, scene.first.clone()]);
 }
 
