@@ -1,7 +1,9 @@
 //! What happens on `cluster/apps`, by fabrique and by people.
 
 use fabrique_bed::{GitRepo, wait_until};
-use fabrique_stage::{AppOptions, Gate};
+use fabrique_stage::{AppOptions, Composition, Gate, Moment};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 
 use crate::LONG;
 use crate::scene::{Scene, person_rewrites, rewrite_in, watching_the_message};
@@ -9,6 +11,10 @@ use crate::scene::{Scene, person_rewrites, rewrite_in, watching_the_message};
 const COMPOSITION: &str = "apps/citation/prod/composition.yaml";
 const KUSTOMIZATION: &str = "apps/citation/prod/kustomization.yaml";
 const PATCH: &str = "apps/citation/prod/patch-s3-envfrom.yaml";
+/// A file of the app's overlay, in its source.
+const OVERLAY: &str = "deploy/overlays/prod/deployment.yaml";
+/// What begins its `spec:` once it is scaled out.
+const SCALED: &str = "spec:\n  replicas: 3\n  selector";
 
 /// The newest automatic commit's message on `cluster/apps`.
 async fn newest_message(apps: &GitRepo) -> String {
@@ -150,17 +156,22 @@ async fn a_branch_rewound_by_ten_commits_waits_until_it_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_held_channel_does_not_move_until_the_hold_is_removed() {
+async fn a_held_channel_does_not_move_until_the_hold_is_removed_and_the_other_goes_on() {
     let scene = Scene::open(AppOptions::named("citation")).await;
     let (stage, app) = (&scene.stage, &scene.app);
     let held = "hold: { by: Ada, reason: audit, since: null, until: null }";
     let hold_image = |text: String| text.replacen("hold: null", held, 1);
     scene.settles_after(person_rewrites(stage, COMPOSITION, hold_image)).await;
+    let before = stage.composition("citation").await.unwrap().unwrap();
 
+    rewrite_in(&app.source, OVERLAY, |text| text.replace("spec:\n  selector", SCALED)).await;
     let second = scene.settles_after(async { app.push("second").await.unwrap() }).await;
     let status = stage.status_becomes(app, &second, "success").await.unwrap();
     assert_eq!(status.description, "held by Ada: audit");
-    assert_eq!(scene.deployed_revision().await, scene.first);
+    let held_back = Composition { infra: Some(second.clone()), ..before };
+    assert_eq!(stage.composition("citation").await.unwrap(), Some(held_back), "the overlay alone went on");
+    let deployment = stage.apps_file("apps/citation/prod/deployment.yaml").await.unwrap().unwrap();
+    assert!(deployment.contains("replicas: 3"), "{deployment}");
 
     person_rewrites(stage, COMPOSITION, |text| text.replace(held, "hold: null")).await;
     stage.committed_once(app, &second).await.unwrap();
@@ -194,11 +205,7 @@ async fn an_overlay_advances_in_a_commit_of_its_own_without_a_build() {
     let scene = Scene::open(watching_the_message()).await;
     let (stage, app) = (&scene.stage, &scene.app);
     let before = stage.composition("citation").await.unwrap().unwrap();
-    let file = "deploy/overlays/prod/deployment.yaml";
-    rewrite_in(&app.source, file, |text| {
-        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
-    })
-    .await;
+    rewrite_in(&app.source, OVERLAY, |text| text.replace("spec:\n  selector", SCALED)).await;
     let scaled = app.source.commit("Scale out").await.unwrap();
     app.source.push().await.unwrap();
 
@@ -267,15 +274,39 @@ async fn fifty_writers_to_cluster_apps_lose_nothing_and_the_commit_arrives_among
     let gate = Gate::new();
     let revision = app.push_steps(&gate.steps()).await.unwrap();
     gate.reached().await.unwrap();
+    // The first push of the commit is held until it has lost, the one that wins until others have written on top.
+    let losing = stage.trap(Moment::BeforeTheUpdate).unwrap();
+    let winning = stage.trap(Moment::AfterTheUpdate).unwrap();
+    gate.open();
+    losing.sprung().await.unwrap();
     let names: Vec<String> = (0..50).map(|number| format!("notes/{number}.md")).collect();
-    let writers = futures::future::join_all(names.iter().map(|name| stage.write_note(name)));
-    let (written, ()) = tokio::join!(writers, async { gate.open() });
-    written.into_iter().collect::<anyhow::Result<()>>().unwrap();
+    let (many, late) = names.split_at(40);
+    let mut writers: FuturesUnordered<_> = many.iter().map(|name| stage.write_note(name)).collect();
+    for _ in 0..5 {
+        writers.next().await.unwrap().unwrap();
+    }
+    losing.open().unwrap();
+    let others = async {
+        while let Some(written) = writers.next().await {
+            written.unwrap()
+        }
+    };
+    let (won, ()) = tokio::join!(winning.sprung(), others);
+    won.unwrap();
+    let late = futures::future::join_all(late.iter().map(|name| stage.write_note(name))).await;
+    late.into_iter().collect::<anyhow::Result<()>>().unwrap();
+    winning.open().unwrap();
     stage.committed_once(app, &revision).await.unwrap();
 
     let apps = stage.clone_apps().await.unwrap();
     let notes = apps.git(&["ls-tree", "--name-only", "HEAD", "notes/"]).await.unwrap();
-    assert_eq!(notes.lines().count(), 50, "every acknowledged note is there");
+    assert_eq!(notes.lines().count(), names.len(), "every acknowledged note is there");
+    let log = apps.git(&["log", "--reverse", "--format=%s"]).await.unwrap();
+    let commits: Vec<&str> = log.lines().skip_while(|subject| !subject.starts_with("Add notes/")).collect();
+    let deployed = format!("Deploy citation {} to prod", &revision[..12]);
+    let place = commits.iter().position(|subject| *subject == deployed).unwrap();
+    assert!((5..=40).contains(&place), "among the notes, after the first that it lost to: {commits:#?}");
+    assert_eq!(commits.len(), names.len() + 1, "and each was written once: {commits:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
