@@ -68,11 +68,9 @@ async fn an_app_whose_build_has_just_ended_is_built_again_after_all_that_waited_
     assert_eq!(built(&fabrique)[before..], ["busy", "one", "two", "busy"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_daemons_build_two_apps_at_once() {
-    let stage = crate::started(Stage::builder().builders(2)).await;
-    let _fabrique = stage.all().await.unwrap();
-    let (one, two) = (app(&stage, "one").await, app(&stage, "two").await);
+/// Two apps whose builds stand at their gates at the same time.
+async fn two_are_built_at_once(stage: &Stage) {
+    let (one, two) = (app(stage, "one").await, app(stage, "two").await);
     let gates = [Gate::new(), Gate::new()];
     let first = one.push_steps(&gates[0].steps()).await.unwrap();
     let second = two.push_steps(&gates[1].steps()).await.unwrap();
@@ -84,6 +82,22 @@ async fn two_daemons_build_two_apps_at_once() {
     }
     stage.committed_once(&one, &first).await.unwrap();
     stage.committed_once(&two, &second).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_daemons_build_two_apps_at_once() {
+    let stage = crate::started(Stage::builder().builders(2)).await;
+    let _fabrique = stage.all().await.unwrap();
+    two_are_built_at_once(&stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_with_two_slots_builds_two_apps_at_once() {
+    let stage = crate::stage().await;
+    let address = stage.bed.buildkit(0).address();
+    let daemons = format!("[{{name=\"daemon-0\", address=\"{address}\", slots=2}}]");
+    let _fabrique = stage.all_with(&[("FABRIQUE_BUILDKIT__DAEMONS", &daemons)]).await.unwrap();
+    two_are_built_at_once(&stage).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
