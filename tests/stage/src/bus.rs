@@ -131,6 +131,27 @@ impl Stage {
         }
     }
 
+    /// Has the stream of wakes keep as many messages of an app, as anybody with `nats stream edit` can.
+    ///
+    /// # Errors
+    /// When the bus refuses.
+    pub async fn keep_wakes(&self, count: i64) -> Result<()> {
+        let bus = self.bus().await?;
+        let mut config = bus.get_stream("FABRIQUE_WAKE").await?.cached_info().config.clone();
+        config.max_messages_per_subject = count;
+        bus.update_stream(&config).await?;
+        Ok(())
+    }
+
+    /// How many messages of an app the stream of wakes keeps.
+    ///
+    /// # Errors
+    /// When the bus cannot be asked.
+    pub async fn kept_wakes(&self) -> Result<i64> {
+        let stream = self.bus().await?.get_stream("FABRIQUE_WAKE").await?;
+        Ok(stream.cached_info().config.max_messages_per_subject)
+    }
+
     /// How many images are recorded.
     ///
     /// # Errors

@@ -1,15 +1,20 @@
 //! What commands say when something they need is not there.
 
-use fabrique_bed::Peer;
+use fabrique_bed::{Bed, NatsOptions, Peer};
 use fabrique_stage::{AppOptions, SampleApp, Stage};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use crate::support::FABRIQUE;
+use crate::support::{FABRIQUE, scene};
 
 /// What the doctor objects to: names, findings and remedies of failed checks.
 async fn failures(stage: &Stage) -> Vec<(String, String, String)> {
-    let (code, out, err) = stage.try_command(&["doctor", "-o", "json"]).await.unwrap();
+    failures_with(stage, &[]).await
+}
+
+/// The same with more environment.
+async fn failures_with(stage: &Stage, env: &[(&str, &str)]) -> Vec<(String, String, String)> {
+    let (code, out, err) = stage.try_command_with(env, &["doctor", "-o", "json"]).await.unwrap();
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
     let text = |check: &Value, field: &str| check[field].as_str().unwrap().to_owned();
     let checks = report["checks"].as_array().unwrap();
@@ -53,8 +58,47 @@ async fn the_doctor_names_every_peer_that_is_down_and_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_whose_address_is_taken_is_for_the_configuration_to_mend() {
+async fn a_stream_that_somebody_changed_keeps_a_worker_from_starting_and_stays_as_it_is() {
+    const FINDING: &str = "FABRIQUE_WAKE: max_msgs_per_subject is 10, wanted 1";
     let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
+    stage.keep_wakes(10).await.unwrap();
+    for role in ["worker", "all"] {
+        let (code, out, err) = stage.try_command(&[role]).await.unwrap();
+        assert_eq!(code, 1, "{out}{err}");
+        assert!(err.contains(FINDING) && err.contains("nats stream edit FABRIQUE_WAKE"), "{out}{err}");
+    }
+    let failed = failures(&stage).await;
+    assert!(failed.iter().any(|(_, what, _)| what.contains(FINDING)), "{failed:#?}");
+    assert_eq!(stage.kept_wakes().await.unwrap(), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_objects_to_a_bus_that_lets_anyone_do_anything() {
+    let stage = &scene().await.stage;
+    let open = NatsOptions { open: true, ..NatsOptions::default() };
+    let bed = Bed::builder().nats_with(open).start().await.unwrap();
+    let servers = format!("[{:?}]", bed.nats().address());
+    let monitoring = bed.nats().monitor_url();
+    let env = [("FABRIQUE_NATS__SERVERS", servers.as_str()), ("FABRIQUE_NATS__MONITORING", &monitoring)];
+    let (code, out, err) = stage.try_command_with(&env, &["init"]).await.unwrap();
+    assert_eq!(code, 0, "{out}{err}");
+    let failed = failures_with(stage, &env).await;
+    for (name, part) in [
+        ("nats", "lets anyone in"),
+        ("nats user receiver", "must not"),
+        ("nats user worker", "must not"),
+        ("nats user observer", "must not"),
+    ] {
+        let named = failed
+            .iter()
+            .any(|(check, what, remedy)| check == name && what.contains(part) && !remedy.is_empty());
+        assert!(named, "{name}: {failed:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_whose_address_is_taken_is_for_the_configuration_to_mend() {
+    let stage = &scene().await.stage;
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let relay = taken.local_addr().unwrap().to_string();
     let relayed = [("FABRIQUE_GITHUB__RELAY", relay.as_str())];
