@@ -1,6 +1,7 @@
 //! Every command on a fabrique that works.
 
 use fabrique_bed::wait_until;
+use fabrique_stage::Gate;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
@@ -85,9 +86,12 @@ async fn a_failed_build_is_the_answer_of_who_follows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_build_is_followed_until_somebody_cancels_it() {
+async fn a_running_build_is_followed_until_somebody_cancels_it_and_built_again_when_it_is_retried() {
     let scene = scene().await;
-    scene.slow.push_steps("RUN echo begun && sleep 60").await.unwrap();
+    let gate = Gate::new();
+    scene.slow.write_source("slow").await.unwrap();
+    let steps = gate.steps().replacen("RUN ", "RUN echo begun && ", 1);
+    let revision = scene.slow.push_steps(&steps).await.unwrap();
     let begun = wait_until("the build to begin", LONG, || async {
         let builds = scene.say(&["builds", "slow", "-o", "json"]).await.json();
         (builds[0]["phase"]["phase"] == "building").then_some(())
@@ -111,6 +115,17 @@ async fn a_running_build_is_followed_until_somebody_cancels_it() {
         (Some(1), &b""[..]),
         "its failure is the answer"
     );
+
+    // It stays so until a person asks for it again.
+    scene.stage.settled("slow", 0).await.unwrap();
+    let by = format!("cancelled by {}", scene.caller);
+    let status = scene.stage.status_becomes(&scene.slow, &revision, "error").await.unwrap();
+    assert!(status.description.contains(&by), "{status:?}");
+    let mut built = scene.stage.builds("slow").await.unwrap();
+    built.retain(|build| build.revision == revision);
+    assert!(matches!(&built[..], [build] if build.message == by), "{built:?}");
+    scene.say(&["retry", "slow"]).await.ok();
+    gate.open_until(scene.stage.committed_once(&scene.slow, &revision)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
