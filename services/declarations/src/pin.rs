@@ -10,6 +10,7 @@ use fabrique_core::id::{EnvironmentName, Revision};
 use fabrique_core::relation::Relation;
 
 use crate::name::RevisionPrefix;
+use crate::{At, Finding};
 
 /// How many candidates a refusal names.
 const SHOWN: usize = 5;
@@ -43,6 +44,31 @@ pub enum PinRefusal {
         /// Where.
         environment: EnvironmentName,
     },
+}
+
+impl PinRefusal {
+    /// The same at the place of the pin in the file that `validate` calls so.
+    #[must_use]
+    pub fn finding(&self, file: &str, place: At<()>) -> Finding {
+        let (declared, found, remedy) = match self {
+            PinRefusal::NoAncestor { prefix, newest } => (
+                prefix.to_string(),
+                "it is no ancestor of the branch's head".to_owned(),
+                format!("the newest are {}", shorts(newest)),
+            ),
+            PinRefusal::Ambiguous { prefix, candidates } => (
+                prefix.to_string(),
+                format!("it begins several ancestors of the branch's head: {}", wholes(candidates)),
+                "write more digits".to_owned(),
+            ),
+            PinRefusal::BehindDeployed { pinned, deployed, environment } => (
+                pinned.short().to_owned(),
+                format!("it is behind {}, and {environment} runs that", deployed.short()),
+                "a pin does not go back, roll back by hand (docs/operations.md)".to_owned(),
+            ),
+        };
+        Finding::between(file, place, format!("revision {declared}"), found, remedy)
+    }
 }
 
 /// The one revision that `pin` means, of the head and all its ancestors, the newest first.

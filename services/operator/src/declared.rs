@@ -3,6 +3,7 @@
 mod cluster;
 mod live;
 mod local;
+mod target;
 
 use std::collections::BTreeMap;
 

@@ -138,7 +138,8 @@ pub(crate) async fn live(console: Console, adapters: &Adapters, wanted: &Validat
         let cluster = cluster(adapters, wanted).await?;
         declared::against(&cluster, &adapters.apps, &ports, only).await?
     } else {
-        declared::live(&adapters.apps, &ports, only).await?
+        let settings = adapters.config.render_settings();
+        declared::live(&adapters.apps, &ports, settings.as_ref(), only).await?
     };
     report.declared(declared);
     report.print(console)?;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use fabrique_stage::Stage;
 use tokio::process::Command;
 
 use crate::support::{FABRIQUE, Said};
@@ -350,4 +351,32 @@ async fn the_schemas_are_printed_as_they_are_published() {
         assert_eq!(said.out, fs::read_to_string(published.join(file)).unwrap(), "{args:?}");
     }
     say(&["schema", "registration"]).await.refused_by_clap();
+}
+
+/// Whoever asks for one app sees everything that is wrong with it, however little of it can be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_that_is_wrong_with_one_registration_is_told_to_who_asks_for_that_app() {
+    let stage = Box::pin(Stage::builder().start(FABRIQUE)).await.unwrap();
+    let wrong = "apiVersion: fabrique/v1\nkind: App\nmetadata: { name: citation }\nspec:\n  \
+                 source: { repoo: atlas/citation }\n  imag: registry:80/citation\n";
+    let apps = stage.clone_apps().await.unwrap();
+    apps.write("apps/citation/app.yaml", wrong).await.unwrap();
+    apps.commit("Register citation").await.unwrap();
+    apps.push().await.unwrap();
+
+    let (code, out, err) = stage.try_command(&["validate", "citation"]).await.unwrap();
+    assert_eq!((code, err.as_str()), (1, ""), "{out}");
+    let place = "apps/citation/app.yaml:";
+    let told: Vec<&str> = out.lines().filter(|line| line.starts_with(place)).collect();
+    assert!(told.len() > 1, "one of several is no report: {out}");
+    for field in ["repoo", "imag"] {
+        assert!(told.iter().any(|line| line.contains(&format!("{field:?}"))), "{field}: {out}");
+    }
+    assert!(out.ends_with(&format!(", {} findings\n", told.len())), "{out}");
+
+    let (code, out, _) = stage.try_command(&["validate", "citation", "-o", "json"]).await.unwrap();
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    assert_eq!((code, json["findings"].as_array().unwrap().len()), (1, told.len()), "{json}");
+    let (code, _, err) = stage.try_command(&["validate", "citatoin"]).await.unwrap();
+    assert!(code == 2 && err.contains("citatoin is not a registered app"), "{err}");
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fabrique_core::app::App;
 use fabrique_core::id::{AppName, BranchName, RelPath, RepoName, Revision};
 use fabrique_declarations::{Contract, Declares, Finding, Subject, Usage, Wait, contract, judge};
+use fabrique_gitops::render::Settings;
 use fabrique_gitops::{Registrations, layout};
 use fabrique_observer::{Apps, AppsReader, declared};
 use fabrique_ports::PortResult;
@@ -15,6 +16,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::Declared;
 use super::cluster::{Cluster, Site, usage};
+use super::target::Ground;
 use crate::error::OperatorError;
 use crate::lookup;
 
@@ -30,18 +32,23 @@ pub struct Ports {
     pub source: Arc<dyn SourceHistory>,
 }
 
-/// Judges every declaration at the head of its branch against the contract at the head of `cluster/apps`. With `only`,
-/// what is told is about that app: all have to be read to know what is left for one.
+/// Judges every declaration at the head of its branch against the contract at the head of `cluster/apps`, the revision
+/// that it pins, and the migrations that it names. With `only`, what is told is about that app: all have to be read to know
+/// what is left for one. `settings` say where Applications go, where they are rendered.
 ///
 /// # Errors
 /// When `only` is not registered; when `cluster/apps`, a head or a file cannot be read.
 pub async fn live(
     apps: &AppsReader,
     ports: &Ports,
+    settings: Option<&Settings>,
     only: Option<&AppName>,
 ) -> Result<Declared, OperatorError> {
     let apps = registered(apps, only).await?;
-    let judged = judged(&apps.registrations, &apps.contract, ports).await?;
+    let read = read_all(&apps.registrations, ports).await?;
+    let targets = targets(&apps, ports, settings, (&read, only)).await?;
+    let mut judged = read.judged(&apps.contract, &Usage::default());
+    judged.tell(targets);
     Ok(told(judged, None, only))
 }
 
@@ -56,13 +63,16 @@ pub async fn against(
     only: Option<&AppName>,
 ) -> Result<Declared, OperatorError> {
     let apps = registered(apps, only).await?;
+    let settings = cluster.settings.as_ref();
+    let read = read_all(&apps.registrations, ports).await?;
+    let targets = targets(&apps, ports, settings, (&read, only)).await?;
     let Ok(Some(contract)) = &apps.contract else {
         // Nothing can be compared before it is right.
-        let judged = judged(&apps.registrations, &apps.contract, ports).await?;
+        let mut judged = read.judged(&apps.contract, &Usage::default());
+        judged.tell(targets);
         return Ok(told(judged, None, only));
     };
     let (environment, offer) = Site::environment(contract, cluster)?;
-    let read = read_all(&apps.registrations, ports).await?;
     let site = Site {
         contract,
         environment,
@@ -70,20 +80,20 @@ pub async fn against(
         subjects: &read.subjects,
         registrations: &apps.registrations,
         tree: &apps.tree,
-        settings: cluster.settings.as_ref(),
+        settings,
     };
     let seen = cluster.inventory.look(&site.wanted()).await?;
     let (usage, found) = (usage(&site, &seen), site.findings(&seen));
     let mut judged = read.judged(&apps.contract, &usage);
-    judged.findings.extend(found);
-    judged.findings.sort();
+    judged.tell(found.into_iter().chain(targets));
     Ok(told(judged, Some(seen.requests), only))
 }
 
-/// `cluster/apps`, where `only` is registered if it is named.
+/// `cluster/apps`, where `only` is registered if it is named. A wrong registration is one: what is wrong with it is
+/// told with everything else of the app.
 async fn registered(apps: &AppsReader, only: Option<&AppName>) -> Result<Arc<Apps>, OperatorError> {
     let apps = apps.read().await?;
-    if let Some(name) = only {
+    if let Some(name) = only.filter(|name| !apps.registrations.wrong.contains_key(*name)) {
         lookup::app(&apps.registrations, name.as_str())?;
     }
     Ok(apps)
@@ -110,6 +120,34 @@ pub(crate) struct Judged {
     pub(crate) waits: BTreeMap<AppName, Vec<Wait>>,
 }
 
+impl Judged {
+    fn tell(&mut self, more: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(more);
+        self.findings.sort();
+    }
+}
+
+/// What speaks against the revisions that declarations mean, of `only` where one is named. Most apps mean their heads, which
+/// are asked for nothing.
+async fn targets(
+    apps: &Apps,
+    ports: &Ports,
+    settings: Option<&Settings>,
+    (read, only): (&ReadAll, Option<&AppName>),
+) -> PortResult<Vec<Finding>> {
+    let ground = Ground { apps, source: ports.source.as_ref(), settings };
+    let mut asked = Vec::new();
+    for (name, subject) in read.subjects.iter().filter(|(name, _)| only.is_none_or(|only| only == *name)) {
+        let Some(app) = apps.registrations.apps.get(name) else { continue };
+        let head = read.heads.get(&(app.source.repo.clone(), app.source.branch.clone()));
+        if let (Declares::All(declaration), Some(BranchHead::At(head))) = (&subject.declares, head) {
+            asked.push(ground.findings(app, head, declaration));
+        }
+    }
+    let found: Vec<Vec<Finding>> = stream::iter(asked).buffered(AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
 /// Reads every declaration at the head of its branch and judges it against `contract`.
 ///
 /// # Errors
@@ -124,6 +162,7 @@ pub(crate) async fn judged(
 
 /// What every app declares, and what is wrong with it by itself.
 struct ReadAll {
+    heads: Heads,
     subjects: BTreeMap<AppName, Subject>,
     findings: Vec<Finding>,
 }
@@ -132,21 +171,21 @@ async fn read_all(registrations: &Registrations, ports: &Ports) -> Result<ReadAl
     let registered: Vec<&App> = registrations.apps.values().collect();
     let heads = heads(ports, &registered).await?;
     let files = files(ports, &registered, &heads).await?;
-    let mut all = ReadAll { subjects: BTreeMap::new(), findings: Vec::new() };
+    let (mut subjects, mut wrong) = (BTreeMap::new(), Vec::new());
     for app in registered {
         let (subject, findings) = subject(app, &heads, &files);
-        all.findings.extend(findings.into_iter().map(|finding| finding.concerning([app.name.clone()])));
-        all.subjects.insert(app.name.clone(), subject);
+        wrong.extend(findings.into_iter().map(|finding| finding.concerning([app.name.clone()])));
+        subjects.insert(app.name.clone(), subject);
     }
     // Those that depend on them wait, and nothing is wrong with them.
-    let wrong = registrations.wrong.keys();
-    all.subjects.extend(wrong.map(|app| (app.clone(), declared::misregistered(app))));
-    Ok(all)
+    let misregistered = registrations.wrong.keys();
+    subjects.extend(misregistered.map(|app| (app.clone(), declared::misregistered(app))));
+    Ok(ReadAll { heads, subjects, findings: wrong })
 }
 
 impl ReadAll {
     fn judged(self, contract: &Result<Option<Contract>, Vec<Finding>>, usage: &Usage) -> Judged {
-        let Self { subjects, findings: mut all } = self;
+        let Self { subjects, findings: mut all, .. } = self;
         let mut waits = BTreeMap::new();
         match contract {
             Ok(Some(contract)) => {
