@@ -1,7 +1,7 @@
 //! Gitea about itself and about the token.
 
 use async_trait::async_trait;
-use fabrique_core::id::RepoName;
+use fabrique_core::id::{BranchName, RepoName};
 use fabrique_ports::PortResult;
 use fabrique_ports::forge::{ForgeInfo, ForgeInspection, RepoRights};
 use reqwest::StatusCode;
@@ -28,6 +28,11 @@ struct Repository {
 }
 
 #[derive(Deserialize)]
+struct Branch {
+    user_can_push: bool,
+}
+
+#[derive(Deserialize)]
 struct Permissions {
     admin: bool,
     push: bool,
@@ -45,6 +50,10 @@ impl ForgeInspection for Gitea {
 
     async fn rights(&self, repo: &RepoName) -> PortResult<Option<RepoRights>> {
         Ok(self.read_rights(repo).await?)
+    }
+
+    async fn may_push(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<bool>> {
+        Ok(self.read_branch(repo, branch).await?)
     }
 }
 
@@ -77,6 +86,15 @@ impl Gitea {
                     permissions.map_or((false, false, true), |p| (p.admin, p.push, p.pull));
                 Ok(Some(RepoRights { pull, push, admin, archived }))
             }
+            StatusCode::NOT_FOUND => Ok(None),
+            _ => Err(answer.refused()),
+        }
+    }
+    async fn read_branch(&self, repo: &RepoName, branch: &BranchName) -> Result<Option<bool>, GiteaError> {
+        let path = Path::repo(repo).then(["branches"]).then(branch.as_str().split('/'));
+        let answer = self.get(self.inspection(Some(repo)), &path).await?;
+        match answer.status {
+            StatusCode::OK => Ok(Some(answer.json::<Branch>()?.user_can_push)),
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(answer.refused()),
         }

@@ -429,3 +429,27 @@ async fn inspection_tells_version_login_and_rights() {
     let rights = viewer.rights(&app).await.unwrap().unwrap();
     assert!(rights.pull && !rights.push && !rights.admin);
 }
+
+#[tokio::test]
+async fn a_protected_branch_takes_the_pushes_of_those_that_its_protection_names() {
+    let bed = bed().await;
+    let (app, _) = private_repo(bed, "protected").await;
+    bed.gitea().create_user("writer").await.unwrap();
+    bed.gitea().add_collaborator("protected", "app", "writer", "write").await.unwrap();
+    let token = bed.gitea().create_token("writer", &["write:repository"]).await.unwrap();
+    let writer = Gitea::new(config(bed, &token)).unwrap();
+    let may_push = async |name: &str| writer.may_push(&app, &branch(name)).await.unwrap();
+    assert_eq!((may_push("main").await, may_push("other").await), (Some(true), None));
+
+    let rules = "/repos/protected/app/branch_protections";
+    let nobody = json!({ "rule_name": "main", "enable_push": false });
+    bed.gitea().api("POST", rules, Some(nobody)).await.unwrap();
+    assert_eq!(may_push("main").await, Some(false));
+    assert!(writer.rights(&app).await.unwrap().unwrap().push, "which says nothing of the branch");
+
+    let named = json!({
+        "enable_push": true, "enable_push_whitelist": true, "push_whitelist_usernames": ["writer"],
+    });
+    bed.gitea().api("PATCH", &format!("{rules}/main"), Some(named)).await.unwrap();
+    assert_eq!(may_push("main").await, Some(true));
+}

@@ -350,6 +350,19 @@ async fn a_token_without_rights_and_missing_webhooks_are_found_each_with_a_remed
 }
 
 #[tokio::test]
+async fn a_branch_that_is_protected_against_the_apps_token_is_found_with_a_remedy() {
+    let cluster = Box::pin(Cluster::start()).await;
+    let gitea = cluster.bed.gitea();
+    let rule = serde_json::json!({ "rule_name": "main", "enable_push": false });
+    gitea.api("POST", "/repos/cluster/apps/branch_protections", Some(rule)).await.unwrap();
+    let report = cluster.examine(gitea.admin_token(), "http://127.0.0.1:1/elsewhere").await;
+    let found = |check: &&doctor::Check| check.name == "cluster/apps" && check.level == Level::Fail;
+    let check = report.checks.iter().find(found).unwrap_or_else(|| panic!("{report:#?}"));
+    assert_eq!(check.what, "main is protected against pushes with the apps token");
+    assert_eq!(check.remedy, "let the token's user push in the protection of that branch");
+}
+
+#[tokio::test]
 async fn a_registry_that_takes_no_push_and_users_with_other_rights_are_found_each_with_a_remedy() {
     let cluster = Box::pin(Cluster::start()).await;
     cluster.bed.registry().make_read_only().await.unwrap();

@@ -203,4 +203,7 @@ pub trait ForgeInspection: Send + Sync {
     async fn info(&self) -> PortResult<ForgeInfo>;
     /// Rights in a repository; nothing when it is not there.
     async fn rights(&self, repo: &RepoName) -> PortResult<Option<RepoRights>>;
+    /// Whether a branch takes pushes of the token's user, whose rights in the repository say nothing of its protection;
+    /// nothing when the branch is not there.
+    async fn may_push(&self, repo: &RepoName, branch: &BranchName) -> PortResult<Option<bool>>;
 }

@@ -1,7 +1,8 @@
 //! Gitea: the server, `cluster/apps`, and what every token may do.
 
-use fabrique_core::id::RepoName;
+use fabrique_core::id::{BranchName, RepoName};
 use fabrique_observer::Apps;
+use fabrique_ports::PortResult;
 use fabrique_ports::forge::{BranchHead, ForgeInspection, RepoRights};
 use futures::{StreamExt as _, stream};
 
@@ -54,26 +55,48 @@ pub(super) async fn deployments(doctor: &Doctor) -> Vec<Check> {
         Err(error) => Check::error(&name, &error),
     }];
     for (_, inspection) in doctor.ports.tokens.iter().filter(|(purpose, _)| *purpose == Purpose::Apps) {
-        checks.push(match inspection.rights(repo).await {
-            Ok(rights) => writable(&name, rights),
-            Err(error) => Check::error(&name, &error),
-        });
+        let writable = writable(inspection.as_ref(), repo, branch).await;
+        checks.push(writable.unwrap_or_else(|error| Check::error(&name, &error)));
     }
     checks
 }
 
-fn writable(name: &str, rights: Option<RepoRights>) -> Check {
+async fn writable(
+    inspection: &dyn ForgeInspection,
+    repo: &RepoName,
+    branch: &BranchName,
+) -> PortResult<Check> {
+    let name = repo.to_string();
+    let unwritable = unwritable(&name, inspection.rights(repo).await?);
+    if let Some(unwritable) = unwritable {
+        return Ok(unwritable);
+    }
+    Ok(match inspection.may_push(repo, branch).await? {
+        Some(false) => Check::fail(
+            name,
+            format!("{branch} is protected against pushes with the apps token"),
+            "let the token's user push in the protection of that branch",
+        ),
+        // That there is no such branch is told of the branch.
+        Some(true) | None => Check::ok(name, format!("the apps token may push to {branch}")),
+    })
+}
+
+/// Why nothing can be pushed to a repository, whatever its branches are protected against.
+fn unwritable(name: &str, rights: Option<RepoRights>) -> Option<Check> {
     match rights {
-        None => Check::fail(name, "the apps token may not see it", "give the token's user write access"),
+        None => {
+            Some(Check::fail(name, "the apps token may not see it", "give the token's user write access"))
+        }
         Some(RepoRights { archived: true, .. }) => {
-            Check::fail(name, "it is archived, so nobody can push", "unarchive it in Gitea's settings")
+            let remedy = "unarchive it in Gitea's settings";
+            Some(Check::fail(name, "it is archived, so nobody can push", remedy))
         }
         Some(RepoRights { push: false, .. }) => {
-            Check::fail(name, "the apps token may not push", "give the token's user write access to code")
+            let remedy = "give the token's user write access to code";
+            Some(Check::fail(name, "the apps token may not push", remedy))
         }
-        Some(RepoRights { push: true, .. }) => {
-            Check::ok(name, "the apps token may push; a branch protection must allow its user too")
-        }
+        Some(RepoRights { push: true, .. }) => None,
     }
 }
 
@@ -170,8 +193,9 @@ mod tests {
     #[test]
     fn an_archived_repository_is_not_writable_whatever_the_rights() {
         let rights = RepoRights { pull: true, push: true, admin: true, archived: true };
-        assert_eq!(writable("cluster/apps", Some(rights)).level, Level::Fail);
-        assert_eq!(writable("cluster/apps", Some(RepoRights { archived: false, ..rights })).level, Level::Ok);
-        assert_eq!(writable("cluster/apps", None).level, Level::Fail);
+        let level = |rights| unwritable("cluster/apps", rights).map(|check| check.level);
+        assert_eq!(level(Some(rights)), Some(Level::Fail));
+        assert_eq!(level(Some(RepoRights { archived: false, ..rights })), None);
+        assert_eq!(level(None), Some(Level::Fail));
     }
 }
