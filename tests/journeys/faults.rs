@@ -5,6 +5,7 @@ use fabrique_stage::{AppOptions, Fabrique, Gate, Moment, SampleApp, Settings, St
 use serde_json::{Value, json};
 
 use crate::LONG;
+use crate::scene::{look_is_no_attempt, protect_apps, pushes_to_apps};
 
 /// A line that every started build leaves in the log.
 const BUILDING: &[&str] = &["phase=Building"];
@@ -455,7 +456,7 @@ async fn a_forge_killed_after_it_moved_the_branch_is_read_back_and_not_pushed_to
 async fn refused(refuse: impl AsyncFnOnce(&Stage), lift: impl AsyncFnOnce(&Stage), said: &str) {
     let scene = Scene::set().await;
     refuse(&scene.stage).await;
-    let pushes = || received(&scene.stage);
+    let pushes = || pushes_to_apps(&scene.stage);
     let before = pushes();
     let revision = scene.app.push("refused").await.unwrap();
     let status = scene.stage.status_becomes(&scene.app, &revision, "error").await.unwrap();
@@ -469,24 +470,26 @@ async fn refused(refuse: impl AsyncFnOnce(&Stage), lift: impl AsyncFnOnce(&Stage
     assert_eq!(scene.fabrique.logged(BUILDING), 1);
 }
 
-/// How many pushes to `cluster/apps` the forge has seen.
-fn received(stage: &Stage) -> usize {
-    let log = stage.bed.gitea().peer().log_tail(usize::MAX);
-    let push = |line: &&str| line.contains("completed POST /cluster/apps.git/git-receive-pack");
-    log.lines().filter(push).count()
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protected_branch_is_said_and_not_hammered_and_heals() {
+    refused(
+        async |stage: &Stage| protect_apps(stage, true).await,
+        async |stage: &Stage| protect_apps(stage, false).await,
+        "protected branch",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_protected_branch_is_said_and_not_hammered_and_heals() {
-    let protections = "/repos/cluster/apps/branch_protections";
-    let protect = async |stage: &Stage| {
-        let body = json!({ "rule_name": "main", "enable_push": false });
-        stage.bed.gitea().api("POST", protections, Some(body)).await.unwrap();
-    };
-    let lift = async |stage: &Stage| {
-        stage.bed.gitea().api("DELETE", &format!("{protections}/main"), None).await.unwrap();
-    };
-    refused(protect, lift, "protected branch").await;
+async fn a_branch_that_stays_protected_is_pushed_to_once_an_attempt_and_by_no_later_look() {
+    let settings = Settings { max_attempts: 2, dead_letter_rest: "1h".to_owned(), ..Settings::default() };
+    let scene = Scene::with(settings).await;
+    protect_apps(&scene.stage, true).await;
+    let before = pushes_to_apps(&scene.stage);
+    let revision = scene.app.push("refused").await.unwrap();
+    let status = scene.stage.status_becomes(&scene.app, &revision, "error").await.unwrap();
+    assert!(status.description.starts_with("given up after 2 attempts: "), "{status:?}");
+    look_is_no_attempt(&scene.stage, &revision, before, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

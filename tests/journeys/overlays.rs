@@ -1,10 +1,13 @@
 //! What becomes of the overlay that an app's repository keeps.
 
 use fabrique_bed::{GitRepo, kustomize_build, wait_until};
-use fabrique_stage::AppOptions;
+use fabrique_stage::{AppOptions, Settings, Stage};
+use serde_json::json;
 
 use crate::LONG;
-use crate::scene::{Scene, rewrite_in, watching_the_message};
+use crate::scene::{
+    Scene, look_is_no_attempt, protect_apps, pushes_to_apps, rewrite_in, watching_the_message,
+};
 
 const OVERLAY: &str = "deploy/overlays/prod";
 const COPY: &str = "apps/citation/prod";
@@ -122,4 +125,60 @@ async fn an_overlay_that_would_be_half_filled_is_not_copied_and_its_author_is_to
     source.push().await.unwrap();
     copied(&scene, &well).await;
     assert_eq!(stage.builds("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overlay_that_the_forge_refuses_is_told_given_up_and_copied_once_it_may_be() {
+    let settings = Settings { max_attempts: 2, dead_letter_rest: "1h".to_owned(), ..Settings::default() };
+    let scene = Scene::open_on(Stage::builder().settings(settings), watching_the_message()).await;
+    let (stage, source) = (&scene.stage, &scene.app.source);
+    protect_apps(stage, true).await;
+    let before = pushes_to_apps(stage);
+    rewrite_in(source, &format!("{OVERLAY}/deployment.yaml"), |text| {
+        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
+    })
+    .await;
+    let scaled = source.commit("Scale out").await.unwrap();
+    source.push().await.unwrap();
+
+    let status = stage.status_becomes(&scene.app, &scaled, "error").await.unwrap();
+    let said = "given up after 2 attempts: the overlay of prod is not written: ";
+    let words = status.description.strip_prefix(said).unwrap_or_else(|| panic!("{status:?}"));
+    assert!(words.contains("protected branch"), "{status:?}");
+    let letters = stage.json(&["dlq"]).await.unwrap();
+    let letter = &letters[0];
+    assert_eq!((&letter["app"], &letter["stuck"]), (&json!("citation"), &json!("dead")), "{letters}");
+    assert_eq!(letter["failure"]["attempts"], 2, "{letters}");
+    let why = stage.json(&["why", "citation"]).await.unwrap();
+    for told in [&why["reason"], &why["environments"][0]["refused"]["message"], &letter["failure"]["message"]]
+    {
+        assert!(told.as_str().unwrap().contains("protected branch"), "{told} in {why}");
+    }
+    assert!(why["next"].as_str().unwrap().starts_with("it is tried again in "), "{why}");
+    let (_, shown, _) = stage.try_command(&["why", "citation"]).await.unwrap();
+    assert!(shown.contains("2 attempts, given up"), "{shown}");
+    look_is_no_attempt(stage, &scaled, before, 2).await;
+
+    protect_apps(stage, false).await;
+    stage.command(&["dlq", "replay", "citation"]).await.unwrap();
+    copied(&scene, &scaled).await;
+    stage.status_becomes(&scene.app, &scaled, "success").await.unwrap();
+    assert_eq!(stage.json(&["dlq"]).await.unwrap(), json!([]));
+    assert_eq!(stage.builds("citation").await.unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overlay_that_the_forge_refused_heals_by_itself() {
+    let scene = Scene::open(watching_the_message()).await;
+    protect_apps(&scene.stage, true).await;
+    rewrite_in(&scene.app.source, &format!("{OVERLAY}/deployment.yaml"), |text| {
+        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
+    })
+    .await;
+    let scaled = scene.app.source.commit("Scale out").await.unwrap();
+    scene.app.source.push().await.unwrap();
+    scene.stage.status_becomes(&scene.app, &scaled, "error").await.unwrap();
+    protect_apps(&scene.stage, false).await;
+    copied(&scene, &scaled).await;
+    scene.stage.status_becomes(&scene.app, &scaled, "success").await.unwrap();
 }

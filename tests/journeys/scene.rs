@@ -5,6 +5,7 @@ use fabrique_core::build::BuildInputs;
 use fabrique_core::id::{BuildKey, RelPath};
 use fabrique_gitops::{Rules, registration};
 use fabrique_stage::{AppOptions, Fabrique, SampleApp, Stage, StageBuilder};
+use serde_json::json;
 
 use crate::LONG;
 
@@ -98,6 +99,39 @@ pub(crate) fn key_of(app: &SampleApp, revision: &str) -> BuildKey {
 /// An app whose image depends on one file only, its Dockerfile aside.
 pub(crate) fn watching_the_message() -> AppOptions {
     AppOptions { watch: vec!["message".to_owned()], ..AppOptions::named("citation") }
+}
+
+/// How many pushes to `cluster/apps` the forge has answered.
+pub(crate) fn pushes_to_apps(stage: &Stage) -> usize {
+    let log = stage.bed.gitea().peer().log_tail(usize::MAX);
+    let push = |line: &&str| line.contains("completed POST /cluster/apps.git/git-receive-pack");
+    log.lines().filter(push).count()
+}
+
+/// Lets nobody push to `cluster/apps`, or everybody again who has the right to.
+pub(crate) async fn protect_apps(stage: &Stage, protected: bool) {
+    let (gitea, rules) = (stage.bed.gitea(), "/repos/cluster/apps/branch_protections");
+    let rule = json!({ "rule_name": "main", "enable_push": false });
+    if protected {
+        gitea.api("POST", rules, Some(rule)).await.unwrap();
+    } else {
+        gitea.api("DELETE", &format!("{rules}/main"), None).await.unwrap();
+    }
+}
+
+/// Has a worker look at `citation` again, whose target is `revision`, and sees that it pushes nothing although it could not be
+/// written yet: `attempts` pushes were refused since there were `before`.
+pub(crate) async fn look_is_no_attempt(stage: &Stage, revision: &str, before: usize, attempts: usize) {
+    wait_until("the forge's log to tell of every attempt", LONG, || async {
+        (pushes_to_apps(stage) >= before + attempts).then_some(())
+    })
+    .await
+    .unwrap();
+    let since = stage.wanted("citation").await.unwrap();
+    stage.deliver_push("atlas/citation", &"0".repeat(40), revision).await.unwrap();
+    stage.looked_at("citation", since).await.unwrap();
+    assert_eq!(crate::unheard::sweep(stage).await, [], "it rests");
+    assert_eq!(pushes_to_apps(stage), before + attempts, "a look pushed");
 }
 
 async fn head_of_apps(stage: &Stage) -> Option<String> {

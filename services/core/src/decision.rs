@@ -78,6 +78,8 @@ pub enum Advance {
         environment: EnvironmentName,
         /// At this revision.
         revision: Revision,
+        /// Under this key its refusals are counted.
+        key: BuildKey,
     },
 }
 
@@ -196,14 +198,18 @@ impl Deciding<'_> {
             return answer;
         }
         let advances = self.advances();
-        if let Some(first) = advances.first() {
+        let answer = if let Some(first) = advances.first() {
             let reason = match first {
                 Advance::Image { .. } => Reason::Recorded(self.revision.clone()),
                 Advance::Infra { .. } => Reason::InfraChanged(self.revision.clone()),
             };
-            return self.resting().unwrap_or((Action::Commit(advances), reason));
-        }
-        if self.image_wanted() && self.view.record.is_none() { self.build() } else { self.settled() }
+            self.resting().unwrap_or((Action::Commit(advances), reason))
+        } else if self.image_wanted() && self.view.record.is_none() {
+            self.build()
+        } else {
+            self.settled()
+        };
+        self.until_an_overlay_is_due(answer)
     }
 
     /// What becomes of a build under way; nothing when there is none.
@@ -250,16 +256,42 @@ impl Deciding<'_> {
     fn advances(&self) -> Vec<Advance> {
         let advance = |channel: &ChannelVerdict| {
             let environment = channel.environment.clone();
-            let revision = self.revision.clone();
+            let (revision, key) = (self.revision.clone(), self.key.clone());
             match channel.channel {
                 Channel::Image => {
                     let image = self.view.record.clone()?;
-                    Some(Advance::Image { environment, revision, image, key: self.key.clone() })
+                    Some(Advance::Image { environment, revision, image, key })
                 }
-                Channel::Infra => Some(Advance::Infra { environment, revision }),
+                Channel::Infra if self.resting_overlay(channel).is_some() => None,
+                Channel::Infra => Some(Advance::Infra { environment, revision, key }),
             }
         };
         self.channels.iter().filter(|c| c.verdict == Verdict::Advance).filter_map(advance).collect()
+    }
+
+    /// How the forge refused the last push of a wanted overlay that has to wait since then.
+    fn resting_overlay(&self, channel: &ChannelVerdict) -> Option<&Failure> {
+        if channel.channel != Channel::Infra || channel.verdict != Verdict::Advance {
+            return None;
+        }
+        let memory = self.view.memory.environments.get(&channel.environment)?;
+        memory.infra.failure_at(self.key).filter(|failure| self.view.now < failure.not_before)
+    }
+
+    /// An app with nothing else to do is looked at again when a refused overlay is due. A build's own failure says more of
+    /// the target than that its overlay waits.
+    fn until_an_overlay_is_due(&self, (action, reason): (Action, Reason)) -> (Action, Reason) {
+        let resting = self.channels.iter().filter_map(|channel| self.resting_overlay(channel));
+        let Some(failure) = resting.min_by_key(|failure| failure.not_before) else { return (action, reason) };
+        let until = match action {
+            Action::Nothing => failure.not_before,
+            Action::WaitUntil(until) => until.min(failure.not_before),
+            Action::Build { .. } | Action::Continue | Action::Stop { .. } | Action::Commit(_) => {
+                return (action, reason);
+            }
+        };
+        let is_told = matches!(reason, Reason::Failed { .. });
+        (Action::WaitUntil(until), if is_told { reason } else { Reason::failed(failure) })
     }
 
     fn image_wanted(&self) -> bool {

@@ -145,6 +145,10 @@ pub struct ChannelMemory {
     /// A commit that could not be planned: the same again would be refused again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedCommit>,
+    /// How the forge refused the last push of a commit that needs no build, until one arrives. A push that carries an
+    /// image has its failures in [`Memory::failure`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
     /// Whether git was asked what automation had committed here before this memory began. Once is enough: what is
     /// committed from then on is noted above.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -217,6 +221,12 @@ impl ChannelMemory {
             .flat_map(|refused| &refused.awaits)
     }
 
+    /// How the forge refused a push at `key` that needed no build.
+    #[must_use]
+    pub fn failure_at(&self, key: &BuildKey) -> Option<&Failure> {
+        self.failure.as_ref().filter(|failure| failure.key == *key)
+    }
+
     fn refusal(&self, revision: &Revision, base: &Revision) -> Option<&RefusedCommit> {
         self.refused.as_ref().filter(|refused| refused.revision == *revision && refused.base == *base)
     }
@@ -261,11 +271,12 @@ impl Memory {
         })
     }
 
-    /// Forgets what could not be committed: it is tried again.
+    /// Forgets what could not be committed, or was refused by the forge: it is tried again.
     pub fn forget_refusals(&mut self) {
         for environment in self.environments.values_mut() {
-            environment.image.refused = None;
-            environment.infra.refused = None;
+            for channel in [&mut environment.image, &mut environment.infra] {
+                (channel.refused, channel.failure) = (None, None);
+            }
         }
     }
 

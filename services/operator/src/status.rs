@@ -8,6 +8,7 @@ use fabrique_core::failure::{Failure, FailureKind};
 use fabrique_core::id::{AppName, BranchName, BuildId, Channel, Digest, EnvironmentName, RepoName, Revision};
 use fabrique_core::memory::Memory;
 use fabrique_core::time::Timestamp;
+use fabrique_core::verdict::Verdict;
 use fabrique_core::view::{Target, View};
 use fabrique_core::work::{Due, Generation, WorkItem, WorkRecord};
 use fabrique_gitops::composition;
@@ -83,6 +84,8 @@ pub struct EnvironmentStatus {
     pub trouble: Option<String>,
     /// Whether that is because a person edited bindings in `cluster/apps`, which `repair` rewrites.
     pub drifted: bool,
+    /// How the forge refused to have its overlay written, as long as that waits.
+    pub refused: Option<FailureStatus>,
 }
 
 impl EnvironmentStatus {
@@ -189,9 +192,9 @@ pub(crate) fn unseen(app: &AppName) -> WorkItem {
 impl AppStatus {
     /// Puts together what was read about `app`.
     pub(crate) fn of(app: &App, apps: &Apps, view: &View, decision: &Decision, item: &WorkItem) -> Self {
-        let target = match &view.target {
-            Target::At { revision, .. } => Some(revision.clone()),
-            Target::Nothing(_) => None,
+        let (target, key) = match &view.target {
+            Target::At { revision, key } => (Some(revision.clone()), Some(key)),
+            Target::Nothing(_) => (None, None),
         };
         let mut status = Self::unjudged(app, apps, &view.memory, item, view.now);
         status.target = target;
@@ -213,7 +216,14 @@ impl AppStatus {
             let Some(environment) = environment else { continue };
             let shown = match channel.channel {
                 Channel::Image => &mut environment.image,
-                Channel::Infra => &mut environment.infra,
+                Channel::Infra => {
+                    let remembered = view.memory.channel(&environment.environment, Channel::Infra);
+                    let refused = key.filter(|_| channel.verdict == Verdict::Advance);
+                    let refused = refused.and_then(|key| remembered.failure_at(key));
+                    environment.refused = refused.map(FailureStatus::from);
+                    status.needs_person |= refused.is_some_and(|failure| failure.dead);
+                    &mut environment.infra
+                }
             };
             shown.verdict = channel.verdict.to_string();
             shown.needs_person = channel.verdict.needs_person();
@@ -279,6 +289,7 @@ fn environment(app: &App, apps: &Apps, name: &EnvironmentName) -> EnvironmentSta
         infra: channel(infra.map(|infra| infra.revision.clone())),
         trouble: None,
         drifted: false,
+        refused: None,
     }
 }
 

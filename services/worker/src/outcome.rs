@@ -41,12 +41,13 @@ pub(crate) fn remember(memory: &mut Memory, noted: &[Revision], proposal: &Propo
     forget(memory, noted);
     let automatic = || landed.iter().filter_map(|landed| landed.automatic.as_ref());
     for (environment, channel, committed) in automatic() {
-        memory.channel_mut(environment, *channel).committed = Some(committed.clone());
+        let channel = memory.channel_mut(environment, *channel);
+        (channel.committed, channel.failure) = (Some(committed.clone()), None);
     }
     for (environment, channel, committed) in &proposal.shown {
         let channel = memory.channel_mut(environment, *channel);
         let commit = channel.committed.as_ref().and_then(|known| known.commit.clone());
-        channel.committed = Some(Committed { commit, ..committed.clone() });
+        (channel.committed, channel.failure) = (Some(Committed { commit, ..committed.clone() }), None);
     }
     for (environment, channel, refused) in &proposal.to_remember {
         memory.channel_mut(environment, *channel).refused = Some(refused.clone());
@@ -122,6 +123,24 @@ mod tests {
         let mut memory = failed();
         remember(&mut memory, &[], &Proposal::default(), &[]);
         assert!(memory.failure.is_some(), "nothing landed");
+    }
+
+    #[test]
+    fn how_an_overlay_was_refused_is_forgotten_with_its_commit_and_with_no_other() {
+        let [prod, staging] = ["prod", "staging"].map(|name| EnvironmentName::parse(name).unwrap());
+        let refused = failed().failure;
+        let mut memory = failed();
+        for environment in [&prod, &staging] {
+            memory.channel_mut(environment, Channel::Infra).failure.clone_from(&refused);
+        }
+        let committed = Committed { commit: None, revision: revision('b'), digest: None, key: None };
+        let automatic = Some((prod.clone(), Channel::Infra, committed));
+        let landed = Landed { commit: revision('c'), automatic };
+        remember(&mut memory, &[], &Proposal::default(), &[landed]);
+        let known = |environment| memory.channel(environment, Channel::Infra).failure;
+        assert_eq!((known(&prod), known(&staging), &memory.failure), (None, refused.clone(), &refused));
+        memory.forget_refusals();
+        assert_eq!(memory.channel(&staging, Channel::Infra).failure, None, "a person wants it tried again");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fabrique_core::app::App;
 use fabrique_core::decision::{Action, Advance, Decision, Reason, decide};
 use fabrique_core::failure::{Failure, FailureKind};
-use fabrique_core::id::{AppName, Revision};
+use fabrique_core::id::{AppName, BuildKey, Channel, Revision};
 use fabrique_core::policy::Attempt;
 use fabrique_core::time::Timestamp;
 use fabrique_core::verdict::Verdict;
@@ -101,6 +101,14 @@ struct ReadAhead {
 enum Next {
     Again,
     End(Release),
+}
+
+/// What is written back.
+enum Writing<'d> {
+    /// An image, and the build that ends with it.
+    Image(Image, Option<Box<Finished>>),
+    /// What needs no build, as it was decided.
+    Overlays(&'d [Advance]),
 }
 
 /// How the app is given back.
@@ -349,7 +357,7 @@ impl Session {
         self.lease.served();
         match ended? {
             Ended::Image(image, finished) => {
-                self.write_back(app, Some(image), Some(*finished)).await?;
+                self.write_back(app, Writing::Image(image, Some(finished))).await?;
                 Ok(Next::Again)
             }
             Ended::Failed | Ended::Stopped => Ok(Next::Again),
@@ -369,17 +377,20 @@ impl Session {
             }),
             Advance::Infra { .. } => None,
         });
-        self.write_back(app, image, None).await?;
+        let writing = match image {
+            Some(image) => Writing::Image(image, None),
+            None => Writing::Overlays(advances),
+        };
+        self.write_back(app, writing).await?;
         Ok(Next::Again)
     }
 
-    /// The one completion path. `finished` is the build that ends with it.
-    async fn write_back(
-        &mut self,
-        app: &App,
-        image: Option<Image>,
-        mut finished: Option<Finished>,
-    ) -> PortResult<()> {
+    /// The one completion path.
+    async fn write_back(&mut self, app: &App, writing: Writing<'_>) -> PortResult<()> {
+        let (image, mut finished, overlays) = match writing {
+            Writing::Image(image, finished) => (Some(image), finished.map(|finished| *finished), &[][..]),
+            Writing::Overlays(overlays) => (None, None, overlays),
+        };
         let head = finished.as_mut().and_then(|finished| finished.head.take());
         // What the guard compares is fetched here, where a slow source keeps nobody else from committing.
         if let (Some(head), Some(image)) = (&head, &image)
@@ -431,7 +442,7 @@ impl Session {
                 self.warn(&why);
                 match image {
                     Some(image) => self.fail(&image, None, &why).await,
-                    None => Err(PortError::new(Peer::Git, Fault::Denied, why)),
+                    None => self.fail_overlays(overlays, &why).await,
                 }
             }
         }
@@ -467,24 +478,46 @@ impl Session {
     /// Notes that what was built could not be committed. `earlier` is a failure that the build has hidden since, and
     /// that counts on: who builds and loses again and again is to give up.
     async fn fail(&self, image: &Image, earlier: Option<Failure>, message: &str) -> PortResult<()> {
-        let attempt = Attempt {
-            key: image.key.clone(),
-            revision: image.revision.clone(),
-            build: Some(image.build.clone()),
-            kind: FailureKind::Infrastructure,
-            message: message.to_owned(),
-            log_tail: Vec::new(),
-        };
-        let (now, jitter) = (self.context.ambient.now(), self.context.ambient.jitter());
-        let policy = self.context.observer.policy().clone();
+        let mut attempt = unwritten(&image.key, &image.revision, message.to_owned());
+        attempt.build = Some(image.build.clone());
+        let next = self.counting(attempt);
         self.memory
             .update(move |memory| {
                 memory.running = None;
                 let before = memory.failure.as_ref().or(earlier.as_ref());
-                memory.failure = Some(policy.failure(before, attempt.clone(), now, jitter));
+                memory.failure = Some(next(before));
             })
             .await
             .map(drop)
+    }
+
+    /// Notes that the forge refused a push of overlays alone. It is counted apart from the build's failures: a cancelled
+    /// build, or one that its source fails, stays so.
+    async fn fail_overlays(&self, overlays: &[Advance], why: &str) -> PortResult<()> {
+        let failed = overlays.iter().filter_map(|overlay| match overlay {
+            Advance::Infra { environment, revision, key } => {
+                let message = format!("the overlay of {environment} is not written: {why}");
+                Some((environment, self.counting(unwritten(key, revision, message))))
+            }
+            Advance::Image { .. } => None,
+        });
+        let failed: Vec<_> = failed.collect();
+        self.memory
+            .update(|memory| {
+                for (environment, next) in &failed {
+                    let channel = memory.channel_mut(environment, Channel::Infra);
+                    channel.failure = Some(next(channel.failure.as_ref()));
+                }
+            })
+            .await
+            .map(drop)
+    }
+
+    /// The failure that `attempt` comes to after the one before.
+    fn counting(&self, attempt: Attempt) -> impl Fn(Option<&Failure>) -> Failure + Send + Sync + 'static {
+        let (now, jitter) = (self.context.ambient.now(), self.context.ambient.jitter());
+        let policy = self.context.observer.policy().clone();
+        move |before| policy.failure(before, attempt.clone(), now, jitter)
     }
 
     pub(crate) fn announce(&self, app: &AppName, view: &View, decision: &Decision) {
@@ -540,5 +573,17 @@ impl Session {
         tracing::warn!(app = %self.memory.app(), message, "needs a person");
         let body = EventBody::Warning { app: Some(self.memory.app().clone()), message: message.to_owned() };
         self.context.announcer.say(self.trace.clone(), body);
+    }
+}
+
+/// An attempt that came to its commit and no further.
+fn unwritten(key: &BuildKey, revision: &Revision, message: String) -> Attempt {
+    Attempt {
+        key: key.clone(),
+        revision: revision.clone(),
+        build: None,
+        kind: FailureKind::Infrastructure,
+        message,
+        log_tail: Vec::new(),
     }
 }

@@ -62,6 +62,21 @@ impl Stage {
         .await
     }
 
+    /// Waits until an app was woken after `since`, and a worker that saw every wake is done with it or waits.
+    ///
+    /// # Errors
+    /// When it is not in time.
+    pub async fn looked_at(&self, app: &str, since: u64) -> Result<()> {
+        let bus = self.bus().await?;
+        wait_until(&format!("a look at {app} after wake {since}"), self.patience, || async {
+            let wanted = wanted(&bus, app).await.ok().filter(|wanted| *wanted > since)?;
+            let work = newest(&bus, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await.ok()??;
+            let seen = work["done"].as_u64().max(work["waiting"]["at"].as_u64());
+            (seen >= Some(wanted) && work["holder"].is_null()).then_some(())
+        })
+        .await
+    }
+
     /// The worker that has claimed an app; nothing when none has.
     ///
     /// # Errors

@@ -94,7 +94,7 @@ pub(crate) fn drafted(world: &mut World, base: AppsId, advances: &[Advance]) {
     let is_idle = |advance: &Advance| {
         let (name, channel, revision) = match advance {
             Advance::Image { environment, revision, .. } => (environment, Channel::Image, revision),
-            Advance::Infra { environment, revision } => (environment, Channel::Infra, revision),
+            Advance::Infra { environment, revision, .. } => (environment, Channel::Infra, revision),
         };
         let environment = (0..world.setup.environments.len()).find(|i| environment_name(*i) == *name);
         environment.is_none_or(|environment| {

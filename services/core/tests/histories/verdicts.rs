@@ -125,13 +125,18 @@ fn memories() -> impl Strategy<Value = Memory> {
         started: Timestamp(0),
         pushed,
     });
-    (of(running), of(failures()), 0..5_u32, of(prop_oneof![Just(TARGET), Just(4)])).prop_map(
-        |(running, failure, supersedes, released)| Memory {
-            running,
-            failure,
-            supersedes,
-            released: released.map(revision),
-            ..Memory::default()
+    let released = of(prop_oneof![Just(TARGET), Just(4)]);
+    (of(running), of(failures()), of(failures()), 0..5_u32, released).prop_map(
+        |(running, failure, refused_overlay, supersedes, released)| {
+            let mut memory = Memory {
+                running,
+                failure,
+                supersedes,
+                released: released.map(revision),
+                ..Memory::default()
+            };
+            memory.channel_mut(&environment_name(0), Channel::Infra).failure = refused_overlay;
+            memory
         },
     )
 }
@@ -217,6 +222,36 @@ proptest! {
         for advance in advances(&decision) {
             let channel = channel_of(advance);
             prop_assert!(advancing.any(|c| c.channel == channel));
+        }
+    }
+
+    #[test]
+    fn an_overlay_that_the_forge_refused_rests_stops_no_build_and_is_looked_at_when_it_is_due(view in views()) {
+        let decision = decide(&view);
+        let Target::At { key, .. } = &view.target else { return Ok(()) };
+        let wanted = decision.channels.iter().filter(|channel| {
+            channel.channel == Channel::Infra && channel.verdict == Verdict::Advance
+        });
+        let refused = wanted.filter_map(|channel| {
+            let memory = view.memory.channel(&channel.environment, Channel::Infra);
+            let due = memory.failure_at(key).map(|failure| failure.not_before)?;
+            (due > view.now).then(|| (channel.environment.clone(), due))
+        });
+        for (name, due) in refused {
+            let is_its = |advance: &Advance| matches!(advance, Advance::Infra { environment, .. } if *environment == name);
+            prop_assert!(!advances(&decision).iter().any(is_its), "it is hammered");
+            if view.memory.running.is_none() {
+                prop_assert!(decision.action != Action::Nothing, "nobody comes back to it");
+            }
+            if let Action::WaitUntil(until) = decision.action {
+                prop_assert!(until <= due);
+                prop_assert!(matches!(decision.reason, Reason::Failed { .. }), "{}", decision.reason);
+            }
+            let mut without = view.clone();
+            without.environments.iter_mut().for_each(|environment| environment.infra.follows_head = false);
+            if let build @ Action::Build { .. } = decide(&without).action {
+                prop_assert!(decision.action == build || matches!(decision.action, Action::Commit(_)));
+            }
         }
     }
 

@@ -525,7 +525,7 @@ fn automatic(advance: &Advance) -> (fabrique_core::id::EnvironmentName, Automati
             let key = Some(key.clone());
             (environment.clone(), Automatic { environment: 0, channel: Channel::Image, value, key })
         }
-        Advance::Infra { environment, revision } => {
+        Advance::Infra { environment, revision, .. } => {
             let value = Value { revision: number(revision), digest: None, build: None };
             (environment.clone(), Automatic { environment: 0, channel: Channel::Infra, value, key: None })
         }

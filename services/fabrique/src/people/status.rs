@@ -52,11 +52,13 @@ fn deployed(app: &AppStatus) -> String {
 
 /// The one word that says whether anybody has to act.
 pub(crate) fn state(app: &AppStatus) -> Cell {
+    let refused = app.environments.iter().filter_map(|environment| environment.refused.as_ref());
+    let is_dead = app.failure.iter().chain(refused).any(|failure| failure.dead);
     let (tone, word) = match app {
         AppStatus { error: Some(_), .. } => (Tone::Bad, "unknown"),
         AppStatus { running: Some(running), .. } if running.pushed => (Tone::Busy, "pushed"),
         AppStatus { running: Some(_), .. } => (Tone::Busy, "building"),
-        AppStatus { failure: Some(failure), .. } if failure.dead => (Tone::Bad, "dead"),
+        AppStatus { .. } if is_dead => (Tone::Bad, "dead"),
         AppStatus { failure: Some(_), needs_person: true, .. } => (Tone::Bad, "failed"),
         AppStatus { needs_person: true, .. } => (Tone::Bad, "held up"),
         AppStatus { failure: Some(_), .. } | AppStatus { waiting_until: Some(_), .. } => {
