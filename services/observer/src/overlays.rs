@@ -125,17 +125,13 @@ async fn read(
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use bytes::Bytes;
     use fabrique_core::id::RepoName;
-    use fabrique_core::relation::Relation;
-    use fabrique_ports::source::{ChangedPaths, FileKind};
+    use fabrique_ports::source::FileKind;
+    use fabrique_ports::testing::SourceStub;
     use fabrique_ports::{Fault, Peer};
 
     use super::*;
-
-    /// A source with one overlay, which reaches files that are too much to be read.
-    struct Huge;
 
     fn too_big<T>() -> PortResult<T> {
         Err(PortError::new(Peer::Git, Fault::Unexpected, "it is too big")
@@ -147,48 +143,21 @@ mod tests {
         Err(PortError::new(Peer::Git, Fault::Transient, "the forge is away"))
     }
 
-    #[async_trait]
-    impl SourceHistory for Huge {
-        async fn prefetch(&self, _: &RepoName, _: &Revision) -> PortResult<()> {
-            away()
-        }
-
-        async fn relation(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<Relation> {
-            away()
-        }
-
-        async fn changed_paths(&self, _: &RepoName, _: &Revision, _: &Revision) -> PortResult<ChangedPaths> {
-            away()
-        }
-
-        async fn commit_time(&self, _: &RepoName, _: &Revision) -> PortResult<i64> {
-            away()
-        }
-
-        async fn read_directory(
-            &self,
-            _: &RepoName,
-            _: &Revision,
-            directory: &RelPath,
-        ) -> PortResult<Option<Vec<SourceFile>>> {
-            let reaches = match directory.as_str() {
-                "file" => "../files/a.yaml, ../files/huge",
-                "directory" => "../base",
-                "away" => "../gone",
-                _ => return too_big(),
-            };
-            let content = Bytes::from(format!("resources: [{reaches}]\n"));
-            let path = RelPath::parse("kustomization.yaml").unwrap();
-            Ok(Some(vec![SourceFile { path, kind: FileKind::Regular, content }]))
-        }
-
-        async fn read_file(
-            &self,
-            _: &RepoName,
-            _: &Revision,
-            path: &RelPath,
-        ) -> PortResult<Option<SourceFile>> {
-            match path.as_str() {
+    /// A source with one overlay, which reaches files that are too much to be read.
+    fn huge() -> SourceStub {
+        SourceStub::default()
+            .directories(|_, directory| {
+                let reaches = match directory.as_str() {
+                    "file" => "../files/a.yaml, ../files/huge",
+                    "directory" => "../base",
+                    "away" => "../gone",
+                    _ => return too_big(),
+                };
+                let content = Bytes::from(format!("resources: [{reaches}]\n"));
+                let path = RelPath::parse("kustomization.yaml").unwrap();
+                Ok(Some(vec![SourceFile { path, kind: FileKind::Regular, content }]))
+            })
+            .files(|_, path| match path.as_str() {
                 "files/a.yaml" => {
                     let content = Bytes::from_static(b"a: 1\n");
                     Ok(Some(SourceFile { path: path.clone(), kind: FileKind::Regular, content }))
@@ -196,12 +165,7 @@ mod tests {
                 "files/huge" => too_big(),
                 "gone" => away(),
                 _ => Ok(None),
-            }
-        }
-
-        async fn ancestors(&self, _: &RepoName, _: &Revision, _: &str) -> PortResult<Vec<Revision>> {
-            away()
-        }
+            })
     }
 
     #[tokio::test]
@@ -220,11 +184,11 @@ mod tests {
         ] {
             let repo = RepoName::parse("atlas/atlas").unwrap();
             let overlay = OverlaySource { repo, path: RelPath::parse(path).unwrap() };
-            let refusal = collect(&Huge, &overlay, &revision).await.unwrap().unwrap_err();
+            let refusal = collect(&huge(), &overlay, &revision).await.unwrap().unwrap_err();
             assert_eq!(refusal.to_string(), expected);
         }
         let repo = RepoName::parse("atlas/atlas").unwrap();
         let overlay = OverlaySource { repo, path: RelPath::parse("away").unwrap() };
-        assert!(collect(&Huge, &overlay, &revision).await.unwrap_err().transient(), "it is asked again");
+        assert!(collect(&huge(), &overlay, &revision).await.unwrap_err().transient(), "it is asked again");
     }
 }
