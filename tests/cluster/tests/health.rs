@@ -1,4 +1,4 @@
-//! When Argo CD takes an Application for healthy, asked of Argo CD's own program. No cluster is needed.
+//! When Argo CD takes an Application or a bucket for healthy, asked of Argo CD's own program. No cluster is needed.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 const KEY: &str = "resource.customizations.health.argoproj.io_Application";
+const OF_BUCKETS: &str = "resource.customizations.health.objectbucket.io_ObjectBucketClaim";
 const LONGEST: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -19,6 +20,7 @@ async fn the_component_puts_the_health_of_applications_beside_what_is_configured
     let [config] = &documents[..] else { panic!("{documents:#?}") };
     assert_eq!(config["data"]["timeout.reconciliation"], "60s");
     assert!(config["data"][KEY].as_str().is_some_and(|script| script.contains("status.health.status")));
+    assert!(config["data"][OF_BUCKETS].as_str().is_some_and(|script| script.contains("Bound")));
     assert_eq!(config["metadata"]["labels"]["app.kubernetes.io/part-of"], "argocd");
 }
 
@@ -57,6 +59,31 @@ async fn an_application_is_healthy_once_it_is_rendered_and_synced_and_not_before
         }
         let file = folder.path().join("application.yaml");
         std::fs::write(&file, application.to_string()).unwrap();
+        let told = judged(&config, &file).await;
+        assert!(told.contains(&format!("STATUS: {expected}\n")), "{status}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_bucket_is_healthy_once_it_is_bound_and_not_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("argocd-cm.yaml");
+    std::fs::write(&config, manifests::argocd_cm(&json!({})).await.unwrap()).unwrap();
+    for (status, expected) in [
+        (Value::Null, "Progressing"),
+        (json!({}), "Progressing"),
+        (json!({ "phase": "Pending" }), "Progressing"),
+        (json!({ "phase": "Bound" }), "Healthy"),
+    ] {
+        let mut claim = json!({
+            "apiVersion": "objectbucket.io/v1alpha1", "kind": "ObjectBucketClaim",
+            "metadata": { "name": "atlas-datalake", "namespace": "dagster" },
+        });
+        if !status.is_null() {
+            claim["status"] = status.clone();
+        }
+        let file = folder.path().join("claim.yaml");
+        std::fs::write(&file, claim.to_string()).unwrap();
         let told = judged(&config, &file).await;
         assert!(told.contains(&format!("STATUS: {expected}\n")), "{status}: {told}");
     }

@@ -21,10 +21,8 @@ const VOLUME: &str = "volumes/prod/citation.yaml";
 /// What a finalizer would have Argo CD remove.
 const FINALIZER: &str = r#"{"metadata":{"finalizers":["resources-finalizer.argocd.argoproj.io"]}}"#;
 
-/// As docs/app-of-apps.md has it for Argo CD before 3.3, which thinks nothing of the health of a claim.
+/// What the installation has Argo CD think of the health of a claim.
 const HEALTH: &str = "resource.customizations.health.objectbucket.io_ObjectBucketClaim";
-const BOUND: &str =
-    r#"return { status = obj.status and obj.status.phase == "Bound" and "Healthy" or "Progressing" }"#;
 
 /// The rendered files by path.
 fn rendered() -> BTreeMap<&'static str, &'static str> {
@@ -38,7 +36,11 @@ pub(crate) async fn claims(ground: Ground) {
     let wait =
         ["wait", "--for=condition=Established", "--timeout=60s", "crd", "objectbucketclaims.objectbucket.io"];
     ground.cluster.kubectl(&wait).await.unwrap();
-    let health = json!({ "data": { HEALTH: BOUND } }).to_string();
+    // Not the whole file: what it says of Applications would hold for the tests beside this one.
+    let file = manifests::root().join("components/argocd/health/application-health.yaml");
+    let config = manifests::documents(&std::fs::read_to_string(file).unwrap()).unwrap().remove(0);
+    let bound = config["data"][HEALTH].as_str().unwrap();
+    let health = json!({ "data": { HEALTH: bound } }).to_string();
     let patch = ["patch", "configmap", "argocd-cm", "--namespace=argocd", "--type=merge", "--patch", &health];
     ground.cluster.kubectl(&patch).await.unwrap();
 }
