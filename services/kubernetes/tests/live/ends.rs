@@ -10,6 +10,7 @@ use fabrique_kubernetes::rbac::RULES;
 use fabrique_ports::builder::{Autopsy, Condition, Placed, Placement};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, EvictParams};
+use serde_json::json;
 
 use crate::ground::{Ground, eventually, isolation, lease, lost, need};
 
@@ -115,6 +116,19 @@ async fn a_builder_for_which_only_the_control_plane_is_left_is_pending_with_the_
     let phases = "jsonpath={range .items[*]}{.status.phase}@{.spec.nodeName} {end}";
     let pods = ground.kubectl(&["get", "pods", "--output", phases]).await;
     assert_eq!(pods.trim(), "Pending@");
+
+    // The node's taint keeps it away as well: one that tolerates that is kept away by its affinity alone.
+    let builder = &ground.pods().await[0];
+    let mut tolerant = ground.pod(builder).await;
+    tolerant["metadata"] = json!({ "name": "tolerant", "namespace": ground.namespace });
+    tolerant.as_object_mut().unwrap().remove("status");
+    tolerant["spec"]["tolerations"] = json!([{ "operator": "Exists" }]);
+    ground.cluster.apply(&tolerant.to_string()).await.unwrap();
+    let told = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}";
+    let told = async || ground.kubectl(&["get", "pod", "tolerant", "--output", told]).await;
+    eventually("the scheduler to have looked", async || !told().await.is_empty()).await;
+    let told = told().await;
+    assert!(told.contains("3 node(s) didn't match Pod's node affinity/selector"), "{told}");
 }
 
 /// What making all builders anew rests on, as after a rotation of their authority.

@@ -22,6 +22,7 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::time::Instant;
 
 pub(crate) const REGISTRY: &str = "198.18.0.2";
 const GITEA: &str = "198.18.0.3";
@@ -305,11 +306,15 @@ pub(crate) fn lost() -> BuildFailure {
     BuildFailure::new(FailureKind::Infrastructure, "was lost during the build")
 }
 
-/// Waits for a condition on the cluster.
+/// Waits for a condition on the cluster, as long again between two looks as a look takes: most of them start kubectl.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-    while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "not within a minute: {what}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let asked = Instant::now();
+        if holds().await {
+            break;
+        }
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        tokio::time::sleep(asked.elapsed().max(Duration::from_millis(100))).await;
     }
 }

@@ -150,7 +150,8 @@ async fn every_rendered_file_is_taken(ground: &Ground, namespace: &str) {
             assert_eq!(version().await, first, "{path} changed when it was applied again");
         } else {
             let mut words = apply(&[]);
-            words.extend([file, "--dry-run=server"]);
+            // In a cluster that stays another test may have made some of them.
+            words.extend([file, "--force-conflicts", "--dry-run=server"]);
             ground.cluster.kubectl(&words).await.unwrap();
         }
     }

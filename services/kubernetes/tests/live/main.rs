@@ -20,6 +20,7 @@ mod leases;
 mod lists;
 mod mirrors;
 mod outages;
+mod pool;
 mod proxy;
 mod registered;
 mod rollout;

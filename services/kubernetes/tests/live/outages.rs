@@ -110,15 +110,20 @@ async fn a_build_outlives_a_restart_of_its_nodes_containerd() {
     let leased = lease(&placement, "citation").await;
     let node = ground.node(&leased.daemon.name).await;
     let containerd = ground.cluster.peer(&format!("containerd-{node}"));
-    let dockerfile = format!("FROM {}\nRUN sleep 10 && echo fine\n", ground.cluster.images().busybox);
+    let dockerfile =
+        format!("FROM {}\nRUN echo started; sleep 10; echo fine\n", ground.cluster.images().busybox);
     let builder = workshop.builder(&[]);
+    let recorder = Arc::new(Recorder::default());
     let restart = async {
+        eventually("the step runs", async || recorder.output().contains("started")).await;
         containerd.kill9().await.unwrap();
+        assert!(!recorder.output().contains("fine"), "it was over by then");
         containerd.start_again().await.unwrap();
     };
-    let (built, ()) =
-        tokio::join!(workshop.build(&builder, &leased.daemon, "citation", &dockerfile), restart);
-    assert!(built.1.contains("fine"), "{built:?}");
+    let building = workshop.build_telling(&builder, &leased.daemon, "citation", &dockerfile, &recorder);
+    let (built, ()) = tokio::join!(building, restart);
+    assert!(matches!(built, BuildOutcome::Pushed(_)), "{built:?}\n{}", recorder.output());
+    assert!(recorder.output().contains("fine"), "{}", recorder.output());
     assert_eq!(placement.autopsy(&leased.daemon, &lost()).await, Autopsy::Alive);
     eventually("the node is ready", async || {
         ground.cluster.kubectl(&["get", "node", &node]).await.is_ok_and(|text| !text.contains("NotReady"))
