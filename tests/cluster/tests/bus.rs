@@ -31,6 +31,13 @@ async fn init_makes_streams_of_three_replicas_and_one_replica_may_be_gone() {
     if let Err(error) = ground.cluster.kubectl(&ready).await {
         panic!("{error:#}\n{}", story(ground, "app.kubernetes.io/name=nats").await);
     }
+    for server in ["nats-0", "nats-1", "nats-2"] {
+        let told = store(ground, server).await.unwrap();
+        assert_eq!(
+            told["config"]["sync_always"], true,
+            "{server} acknowledges what is not on its disk: {told}"
+        );
+    }
     job(ground, "init", "init-three").await;
     let streams =
         wait_until("three current replicas of each stream", SOON, || settled(ground)).await.unwrap();
@@ -140,8 +147,12 @@ async fn settled(ground: Ground) -> Option<BTreeMap<String, usize>> {
 
 /// What a server says of the streams that it has.
 async fn streams(ground: Ground, server: &str) -> Option<Vec<Value>> {
+    store(ground, server).await?["account_details"][0]["stream_detail"].as_array().cloned()
+}
+
+/// What a server says of what it stores.
+async fn store(ground: Ground, server: &str) -> Option<Value> {
     let ask = "http://127.0.0.1:8222/jsz?streams=true&config=true";
     let curl = ["exec", server, "--namespace=fabrique", "--", "curl", "--silent", "--max-time", "5", ask];
-    let answer: Value = serde_json::from_str(&ground.cluster.kubectl(&curl).await.ok()?).ok()?;
-    answer["account_details"][0]["stream_detail"].as_array().cloned()
+    serde_json::from_str(&ground.cluster.kubectl(&curl).await.ok()?).ok()
 }

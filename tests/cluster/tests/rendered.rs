@@ -112,6 +112,42 @@ async fn every_pod_of_ours_is_bounded_probed_and_ends_gently() {
     }
 }
 
+#[tokio::test]
+async fn sweeps_never_overlap_and_end_and_one_receiver_is_always_there() {
+    for (name, documents) in all().await {
+        let find = |what: &str, called: &str| {
+            let named = |document: &&Value| kind(document) == what && document["metadata"]["name"] == called;
+            documents.iter().find(named).unwrap_or_else(|| panic!("{name}: no {what} {called}"))
+        };
+        let sweep = &find("CronJob", "reconciler")["spec"];
+        assert_eq!(sweep["concurrencyPolicy"], "Forbid", "{name}");
+        let seconds = |pointer: &str| sweep.pointer(pointer).and_then(Value::as_u64);
+        let ends = seconds("/jobTemplate/spec/activeDeadlineSeconds");
+        assert!(
+            ends.is_some_and(|ends| ends < 300),
+            "{name}: a sweep may take longer than the five minutes to the next"
+        );
+        assert!(seconds("/startingDeadlineSeconds").is_some(), "{name}");
+        for history in ["/successfulJobsHistoryLimit", "/failedJobsHistoryLimit"] {
+            assert!(seconds(history).is_some_and(|kept| (1..=3).contains(&kept)), "{name}: {history}");
+        }
+
+        let receiver = &find("Deployment", "receiver")["spec"];
+        assert!(receiver["replicas"].as_u64().is_some_and(|replicas| replicas >= 2), "{name}");
+        let labels = receiver.pointer("/template/metadata/labels").unwrap();
+        let selects = |selector: &Value| {
+            let wanted = selector["matchLabels"].as_object().unwrap();
+            !wanted.is_empty() && wanted.iter().all(|(label, value)| labels[label] == *value)
+        };
+        let spread = list(receiver, "/template/spec/topologySpreadConstraints");
+        let spread: Vec<&Value> = spread.filter(|spread| selects(&spread["labelSelector"])).collect();
+        assert!(!spread.is_empty(), "{name}: both receivers may be on one node");
+        let budget = &find("PodDisruptionBudget", "receiver")["spec"];
+        assert!(selects(&budget["selector"]), "{name}: {budget}");
+        assert!(budget["maxUnavailable"] == 1 || budget["minAvailable"] == 1, "{name}: {budget}");
+    }
+}
+
 /// The files of the generated ConfigMap of an overlay.
 fn config(documents: &[Value]) -> BTreeMap<String, String> {
     let config = documents.iter().find(|document| {
