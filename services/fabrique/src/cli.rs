@@ -435,7 +435,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Reconcile {
-    /// One sweep, then exit.
+    /// One sweep, then exit. Of an app with several images it asks the registry about one, chosen by chance, and about the
+    /// others only where that one is lost or its tag is missing: a service goes through all of them in turn.
     #[arg(long, conflicts_with = "every")]
     pub(crate) once: bool,
     /// The time between two sweeps.
