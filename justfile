@@ -56,10 +56,11 @@ test-cluster *ARGS: cluster-bed
     cargo build --locked --package fabrique
     cargo test --locked --package fabrique-bed --test cluster --package fabrique-cluster-tests --package fabrique-kubernetes --test live --package fabrique-scenarios --test pods --test scenarios -- {{ ARGS }}
 
-# Play every gate of scenario 34, the long ones too
+# Play every gate of scenario 34 and every fault of a build in a pod, the long ones too
 scenarios: cluster-bed
     cargo build --locked --package fabrique
-    cargo test --locked --package fabrique-scenarios --test scenarios -- --include-ignored
+    FABRIQUE_LONG_GATES=1 cargo test --locked --package fabrique-scenarios --test scenarios -- --include-ignored
+    cargo test --locked --package fabrique-scenarios --test pods --package fabrique-kubernetes --test live -- --include-ignored
 
 # Run every journey and fault, the long ones too, TIMES times in a row
 soak TIMES="3": bed

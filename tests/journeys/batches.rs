@@ -130,6 +130,7 @@ async fn forge_killed_under_a_shared_push(moment: Moment) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: of the four moments of a forge's end one is in every run"]
 async fn a_forge_killed_before_it_took_a_shared_push_has_one_commit_of_each_app_in_the_end() {
     forge_killed_under_a_shared_push(Moment::BeforeTheUpdate).await;
 }
@@ -216,11 +217,13 @@ async fn forge_killed_under_what_a_cut_left(moment: Moment) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: of the four moments of a forge's end one is in every run"]
 async fn a_forge_killed_before_it_took_what_a_cut_left_has_one_commit_of_each_environment() {
     forge_killed_under_what_a_cut_left(Moment::BeforeTheUpdate).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "soak: of the four moments of a forge's end one is in every run"]
 async fn a_forge_killed_after_it_took_what_a_cut_left_has_one_commit_of_each_environment() {
     forge_killed_under_what_a_cut_left(Moment::AfterTheUpdate).await;
 }

@@ -55,7 +55,8 @@ async fn during(command: &[String]) -> Result<()> {
         None | Some(_) => None,
     };
     let mut child = tokio::process::Command::new(program);
-    let mut child = child.args(args).kill_on_drop(true).spawn().with_context(|| format!("running {program}"))?;
+    let mut child =
+        child.args(args).kill_on_drop(true).spawn().with_context(|| format!("running {program}"))?;
     let status = match cluster {
         None => child.wait().await?,
         // Dropped with the future, it ends.

@@ -49,6 +49,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: one of each class is in every run, and all of them in `./just scenarios`"]
 async fn a_worker_killed_with_nothing_but_its_claim_leaves_no_pod() {
     let Some(ground) = Ground::new().await else { return };
     let scene = Scene::set(ground).await;
@@ -73,6 +74,7 @@ async fn a_worker_killed_with_nothing_but_its_claim_leaves_no_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: one of each class is in every run, and all of them in `./just scenarios`"]
 async fn a_worker_killed_before_its_pod_is_made_is_replaced() {
     let Some(ground) = Ground::new().await else { return };
     let scene = Scene::set(ground).await;
@@ -114,6 +116,7 @@ async fn a_worker_killed_before_its_pod_has_a_certificate_leaves_none_of_both() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: one of each class is in every run, and all of them in `./just scenarios`"]
 async fn a_worker_killed_before_its_pod_is_ready_leaves_it_to_the_next() {
     // Its gate holds it back until there is a policy.
     let Some(ground) = Ground::bare().await else { return };
@@ -165,6 +168,7 @@ async fn a_worker_killed_while_its_pod_builds_leaves_a_pod_that_is_recycled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: one of each class is in every run, and all of them in `./just scenarios`"]
 async fn a_worker_killed_between_the_image_that_its_pod_pushed_and_the_record_is_replaced() {
     let Some(ground) = Ground::new().await else { return };
     let scene = Scene::set(ground).await;
@@ -205,6 +209,7 @@ async fn a_worker_killed_between_the_record_and_its_tags_leaves_an_image_that_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: one of each class is in every run, and all of them in `./just scenarios`"]
 async fn a_worker_killed_between_the_tags_and_the_commit_leaves_an_image_that_is_adopted() {
     let Some(ground) = Ground::new().await else { return };
     let scene = Scene::set(ground).await;
@@ -241,6 +246,7 @@ async fn a_worker_killed_between_the_commit_and_its_acknowledgement_leaves_one_c
 
 /// Killed with the app in hand that lacks nothing but its final status, then again with everything done.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: one of each class is in every run, and all of them in `./just scenarios`"]
 async fn a_worker_killed_after_the_commit_leaves_a_status_to_be_set_and_nothing_to_be_done_twice() {
     let Some(ground) = Ground::new().await else { return };
     let scene = Scene::set(ground).await;

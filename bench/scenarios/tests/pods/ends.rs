@@ -163,25 +163,52 @@ async fn a_build_whose_pod_reaches_its_deadline_is_told_and_passes_in_another() 
     scene.is_told(&revision, "reached its deadline").await;
 }
 
-/// Nothing was tried, so nothing counts as an attempt: it waits until somebody corrects the image.
+/// What an app asks for by accident: its next pod has more, up to its limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_whose_pods_image_cannot_be_pulled_is_told_and_waits_for_one_that_can() {
+async fn a_build_whose_step_outgrows_its_pod_is_told_and_passes_in_one_with_more_memory() {
     let Some(mut ground) = Ground::new().await else { return };
+    ground.settings["apps"] = json!({ APP: { "limit": "512Mi" } });
+    let scene = Scene::set(ground).await;
+    let revision = scene.push("RUN dd if=/dev/zero of=/dev/null bs=300M count=1").await;
+    scene.fails(&revision, "environment", "ran out of memory").await;
+    scene.ends_in_one_commit(&revision, &scene.worker).await;
+    scene.is_told(&revision, "ran out of memory").await;
+    let passed = scene.ground.one_pod("the pod that it passed in", |pod| !is_claimed(pod)).await;
+    let limit = passed.pointer("/spec/containers/0/resources/limits/memory");
+    assert_eq!(limit, Some(&json!("512Mi")), "{passed:#}");
+}
+
+/// Nothing was tried, so nothing counts as an attempt: it waits until somebody corrects what keeps it from a pod.
+async fn is_told_and_waits_to_be_corrected(mut ground: Ground, wrong: impl FnOnce(&mut Value), words: &str) {
+    let right = ground.settings.clone();
     ground.settings["pool"]["start"] = "20s".into();
     ground.settings["gate"]["limit"] = "15s".into();
-    let right = ground.settings["images"]["builder"].clone();
-    ground.settings["images"]["builder"] =
-        format!("registry:80/base/nothing@sha256:{}", "0".repeat(64)).into();
+    wrong(&mut ground.settings);
     ground.stage.settings.patience = "8s".into();
     let mut scene = Scene::set(ground).await;
     let revision = scene.push(&scene.gate.steps()).await;
-    let words = "cannot pull its image";
     scene.fails(&revision, "unplaced", words).await;
     scene.is_told(&revision, words).await;
     scene.worker.peer.stop().await.unwrap();
-    scene.ground.settings["images"]["builder"] = right;
+    scene.ground.settings = right;
     scene.ground.stage.settings.patience = "60s".into();
     scene.ground.configure().await;
     scene.worker = scene.ground.stage.worker().await.unwrap();
     scene.ends_in_one_commit(&revision, &scene.worker).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_whose_pods_image_cannot_be_pulled_is_told_and_waits_for_one_that_can() {
+    let Some(ground) = Ground::new().await else { return };
+    let nothing = format!("registry:80/base/nothing@sha256:{}", "0".repeat(64));
+    let wrong = |settings: &mut Value| settings["images"]["builder"] = nothing.into();
+    is_told_and_waits_to_be_corrected(ground, wrong, "cannot pull its image").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_has_only_the_control_plane_left_is_told_in_the_schedulers_words_and_waits() {
+    let Some(ground) = Ground::new().await else { return };
+    let control = json!({ "node_selector": { "kubernetes.io/hostname": "control" } });
+    let wrong = |settings: &mut Value| settings["scheduling"] = control;
+    is_told_and_waits_to_be_corrected(ground, wrong, "finds no node: 0/3 nodes are available").await;
 }

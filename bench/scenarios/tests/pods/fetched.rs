@@ -61,4 +61,13 @@ async fn builds_egress_tells_what_a_step_asked_for_and_what_it_was_answered() {
     for words in [listed.as_str(), &unlisted, "refused", "200"] {
         assert!(table.contains(words), "no {words}:\n{table}");
     }
+
+    let kubeconfig = stage.settings.pods.as_ref().unwrap().kubeconfig.display().to_string();
+    let env = [("KUBECONFIG", kubeconfig.as_str())];
+    let (_, report, remarks) = stage.try_command_with(&env, &["doctor", "--output=json"]).await.unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap_or_else(|_| panic!("{report}{remarks}"));
+    let checks = report["checks"].as_array().unwrap();
+    let isolation = checks.iter().find(|check| check["name"] == "builders isolation");
+    let what = isolation.and_then(|check| check["what"].as_str());
+    assert!(what.is_some_and(|what| what.starts_with("userns: ")), "{report:#}");
 }

@@ -15,6 +15,8 @@ use crate::{broken, crowd, deaf, hostile, outages, pushed, replayed, seeded};
 const ISOLATION: &str = "FABRIQUE_ISOLATION";
 /// The switch for whoever works on one gate: those after the third stand on the third alone.
 const APART: &str = "FABRIQUE_GATES_APART";
+/// The switch for the long run, `./just scenarios`.
+const LONG: &str = "FABRIQUE_LONG_GATES";
 /// How many gates always stand on each other.
 const FIRST: usize = 3;
 
@@ -60,6 +62,8 @@ pub(crate) struct Gate {
     play: Play,
     /// Whether it is played in the isolation that is not the run's.
     other: bool,
+    /// Whether it is passed over in a run of all tests, where a shorter test shows the same.
+    long: bool,
     passed: OnceCell<Result<(), Closed>>,
     took: StdMutex<Option<Duration>>,
 }
@@ -67,12 +71,21 @@ pub(crate) struct Gate {
 impl Gate {
     /// One in the isolation of the run.
     pub(crate) const fn new(number: &'static str, play: Play) -> Self {
-        Self { number, play, other: false, passed: OnceCell::const_new(), took: StdMutex::new(None) }
+        let (other, long) = (false, false);
+        Self { number, play, other, long, passed: OnceCell::const_new(), took: StdMutex::new(None) }
     }
 
     /// One in the other isolation.
     pub(crate) const fn other(number: &'static str, play: Play) -> Self {
-        Self { number, play, other: true, passed: OnceCell::const_new(), took: StdMutex::new(None) }
+        let mut gate = Self::new(number, play);
+        gate.other = true;
+        gate
+    }
+
+    /// The same, for the long run alone. Its test is ignored.
+    pub(crate) const fn long(mut self) -> Self {
+        self.long = true;
+        self
     }
 
     /// Plays the gate after those before it, unless that was done already.
@@ -97,7 +110,8 @@ impl Gate {
         let place = ORDER.iter().position(|gate| std::ptr::eq(*gate, self)).unwrap();
         let apart = std::env::var_os(APART).is_some();
         let reach = if apart { place.min(FIRST) } else { place };
-        ORDER[..reach].last().copied()
+        let long_too = std::env::var_os(LONG).is_some();
+        ORDER[..reach].iter().rfind(|gate| long_too || !gate.long).copied()
     }
 
     async fn play(&self, installation: &'static Installation) -> Result<()> {

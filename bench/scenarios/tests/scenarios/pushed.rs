@@ -31,6 +31,11 @@ async fn play(installation: &'static Installation) -> Result<()> {
 
     let build = build_of(installation, app, &revision).await?;
     let builder = builder_of(&build).with_context(|| format!("a build without a daemon: {build}"))?;
+    let told = build["daemon"].as_str().unwrap_or_default();
+    ensure!(
+        told.contains(&format!("({}: ", isolation.as_str())),
+        "the record gives no reason for its isolation: {told}"
+    );
     let pod = installation.get(BUILDS, "pod", builder).await?;
     let label = &pod["metadata"]["labels"][ISOLATION];
     ensure!(label == isolation.as_str(), "built in a pod that is {label}");

@@ -142,7 +142,7 @@ pub struct PoolSettings {
     /// How long an app waits for the daemon that has its cache before it takes, or gets, another.
     #[serde(with = "humantime_serde")]
     pub warm_wait: Duration,
-    /// An idle daemon beyond those kept ready is retired after this.
+    /// An idle daemon beyond those kept ready is retired after this, which is at least [`PoolSettings::start`].
     #[serde(with = "humantime_serde")]
     pub idle: Duration,
     /// A daemon older than this gets no further build.

@@ -65,6 +65,12 @@ impl Settings {
         let again = self.patience.request * 2 + RENEWAL_PAUSE * 2;
         findings.unless(pool.claim >= again, "pool.claim", "must be 2s more than twice patience.request");
         findings.unless(self.gate.limit <= pool.start, "gate.limit", "must not exceed pool.start");
+        // A daemon that nobody had yet is idle since its pod was made.
+        findings.unless(
+            pool.idle >= pool.start,
+            "pool.idle",
+            "must not be less than pool.start, or a daemon that was slow to start goes before its first build",
+        );
         let address = self.gate.forbidden.as_ref().is_none_or(|at| at.host.parse::<IpAddr>().is_ok());
         findings.unless(
             address,
@@ -296,6 +302,15 @@ mod tests {
                 "scheduling.tolerations[2]",
             ]
         );
+    }
+
+    #[test]
+    fn no_daemon_is_idle_for_too_long_when_it_starts() {
+        let mut settings = settings();
+        settings.pool.idle = settings.pool.start - Duration::from_secs(1);
+        assert_eq!(places(&settings), ["pool.idle"]);
+        settings.pool.idle = settings.pool.start;
+        assert!(places(&settings).is_empty());
     }
 
     #[test]

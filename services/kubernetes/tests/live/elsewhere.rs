@@ -109,6 +109,7 @@ impl Scene {
 /// An eviction leaves its node as the scheduler's own first choice, and other apps go there. The app that failed does
 /// not, whichever worker takes it next.
 #[tokio::test]
+#[ignore = "long: a drained build and a lost node are tried elsewhere in every run"]
 async fn an_evicted_build_is_tried_again_on_the_node_that_the_scheduler_likes_less() {
     let Some(scene) = Scene::new().await else { return };
     scene.build_and(async |pod| scene.evict(pod).await, "was evicted").await;

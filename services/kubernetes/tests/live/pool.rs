@@ -65,14 +65,18 @@ async fn a_daemon_that_ran_its_builds_gets_no_further_one() {
 #[tokio::test]
 async fn an_idle_daemon_retires_and_as_many_as_are_always_kept_warm_come_by_themselves() {
     let Some(mut ground) = Ground::with_policies("userns").await else { return };
-    ground.settings.pool.idle = Duration::from_secs(1);
     let placement = ground.placement("worker-1").await;
     builds(&placement, need("citation", 60)).await;
+    assert!(placement.drain(Duration::from_secs(10)).await);
+    drop(placement);
+    assert_eq!(ground.pods().await.len(), 1, "it is not idle for long yet");
+    ground.settings.pool.idle = Duration::from_secs(1);
+    let placement = ground.placement("worker-2").await;
     eventually("the idle daemon to be gone", async || ground.pods().await.is_empty()).await;
     drop(placement);
 
     ground.settings.pool.always_warm = [(TrustDomain::parse("atlas").unwrap(), 1)].into();
-    let placement = ground.placement("worker-2").await;
+    let placement = ground.placement("worker-3").await;
     let ready = "jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}";
     let warm = async || ground.kubectl(&["get", "pods", "--output", ready]).await == "True";
     eventually("a daemon for whom nobody asked", warm).await;
