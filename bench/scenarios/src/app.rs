@@ -1,12 +1,18 @@
 //! An app as a team would have it: a private repository with a Dockerfile and an overlay with two placeholders, its
 //! registration on `cluster/apps`, and the Application that deploys what fabrique writes there.
 
-use anyhow::{Context as _, Result};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 use fabrique_bed::GitRepo;
 use serde_json::json;
 
 use crate::forge;
 use crate::installation::{APPS, Installation};
+use crate::until::until;
+
+/// How long receivers may refuse: only a bound.
+const ACCEPTED: Duration = Duration::from_mins(1);
 
 /// A registered app and the clone that its developers push from.
 #[derive(Debug)]
@@ -56,6 +62,15 @@ impl SampleApp {
         apps.commit(&format!("Register {}", names.join(", "))).await?;
         apps.push().await.context("somebody else pushed to cluster/apps meanwhile")?;
         installation.job("hooks").await?;
+        // Gitea tells once, and who is refused on a busy machine waits for a sweep, which no gate makes for this.
+        for (app, first) in &created {
+            until("the first push to be accepted", ACCEPTED, async || {
+                let answer = installation.deliver_push(&app.repo(), &"0".repeat(40), first).await?;
+                ensure!(answer == 202, "the receiver answered {answer}");
+                Ok(())
+            })
+            .await?;
+        }
         Ok(created)
     }
 

@@ -20,6 +20,8 @@ const DEPLOYMENT: &str = "deploy/overlays/prod/deployment.yaml";
 const DATABASE: &str = "pgvector";
 const PASSWORD: &str = "kX7-of-citation";
 const SECRET: &str = "pgvector-pg-auth";
+/// What it is derived from, where databases are looked after.
+const ROLE: &str = "pg-role-pgvector";
 const LAKE: &str = "rook-ceph-datalake";
 /// What citation needs, as the seed has it.
 const NEEDS: &str = "resources: { cpu: 500m, memory: 1Gi, disk: 20Gi }
@@ -89,6 +91,7 @@ impl Scene {
         provide(ground, &name, postgres.port()).await;
         let settings = settings(ground, &name, builder.buildkit(0).address().as_str()).await;
         bring_root(ground, &stage, &name, &settings).await;
+        derive(ground, &stage, &name).await;
         let fabrique = stage.all_with(&borrowed(&settings)).await.unwrap();
         stage.hook("cluster", "apps").await.unwrap();
         let (citation, mediawatch) =
@@ -227,7 +230,7 @@ impl Scene {
                 ["delete", "application", name, "--namespace=argocd", "--wait=false", "--ignore-not-found"];
             self.ground.cluster.kubectl(&delete).await.unwrap();
         }
-        let delete = ["delete", "namespace", &self.name, "--wait=false"];
+        let delete = ["delete", "namespace", &self.name, &keeper(&self.name), "--wait=false"];
         self.ground.cluster.kubectl(&delete).await.unwrap();
     }
 
@@ -349,6 +352,11 @@ fn borrowed<'a>(settings: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str
     settings.iter().map(|(name, value)| (*name, value.as_str())).collect()
 }
 
+/// The namespace in which the database's roles are kept.
+fn keeper(name: &str) -> String {
+    format!("{name}-postgres")
+}
+
 /// What the cluster offers.
 fn contract(namespace: &str, version: u32) -> Value {
     let accepts: Vec<u32> = (3..=version).collect();
@@ -359,7 +367,10 @@ fn contract(namespace: &str, version: u32) -> Value {
             "registry": "registry:80", "nats": "nats://nats:4222",
         },
         "databases": { DATABASE: { "namespace": namespace, "cluster": "pg" } },
-        "secrets": { SECRET: { "namespace": namespace, "keys": ["username", "password"] } },
+        "secrets": { SECRET: {
+            "namespace": namespace, "keys": ["username", "password"],
+            "from": { "namespace": keeper(namespace), "secret": ROLE },
+        } },
         "environments": { "prod": {
             "block": { "defaultClass": "rook-ceph-block", "classes": { "rook-ceph-block": null } },
             "object": { "defaultClass": LAKE, "defaultSize": "10Gi", "classes": { LAKE: null } },
@@ -387,7 +398,29 @@ async fn bring_root(ground: Ground, stage: &Stage, name: &str, settings: &[(&'st
     ground.cluster.apply(&apps.read("root.yaml").await.unwrap()).await.unwrap();
 }
 
-/// The database's Service, as CloudNativePG calls it, and its secret.
+/// Has `fabrique secrets` make the secret that apps use from that of the database's role: once.
+async fn derive(ground: Ground, stage: &Stage, name: &str) {
+    let kubeconfig = ground.cluster.kubeconfig().display().to_string();
+    let secrets = async |more: &[&str]| {
+        let args = [&["secrets", "--only", SECRET], more].concat();
+        let (code, out, err) = stage.try_command_with(&[("KUBECONFIG", &kubeconfig)], &args).await.unwrap();
+        assert!(!format!("{out}{err}").contains(PASSWORD), "a password is told");
+        (code, out, err)
+    };
+    let get = ["get", "secret", SECRET, "--namespace", name, "--output=json"];
+    let dry = secrets(&["--dry-run"]).await;
+    assert!(dry.0 == 1 && dry.1.ends_with("1 would be changed\n"), "{dry:?}");
+    ground.cluster.kubectl(&get).await.expect_err("a dry run made it");
+    let made = secrets(&[]).await;
+    assert!(made.0 == 0 && made.1.ends_with("1 changed\n"), "{made:?}");
+    let found: Value = serde_json::from_str(&ground.cluster.kubectl(&get).await.unwrap()).unwrap();
+    let keys: Vec<&String> = found["data"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["password", "username"], "the role has more");
+    let again = secrets(&[]).await;
+    assert!(again.0 == 0 && again.1.ends_with("0 changed\n"), "{again:?}");
+}
+
+/// The database's Service, as CloudNativePG calls it, and the secret of its role.
 async fn provide(ground: Ground, namespace: &str, port: u16) {
     let at = |name: &str| json!({ "name": name, "namespace": namespace });
     let mut endpoints = at("pg-rw-bed");
@@ -398,8 +431,9 @@ async fn provide(ground: Ground, namespace: &str, port: u16) {
         { "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": endpoints,
           "addressType": "IPv4", "ports": [{ "name": "postgres", "port": port }],
           "endpoints": [{ "addresses": [Cluster::CALLER] }] },
-        { "apiVersion": "v1", "kind": "Secret", "metadata": at(SECRET),
-          "stringData": { "username": DATABASE, "password": PASSWORD } },
+        { "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": keeper(namespace) } },
+        { "apiVersion": "v1", "kind": "Secret", "metadata": { "name": ROLE, "namespace": keeper(namespace) },
+          "stringData": { "username": DATABASE, "password": PASSWORD, "host": "pg-rw" } },
     ] });
     ground.cluster.apply(&list.to_string()).await.unwrap();
 }
