@@ -70,8 +70,11 @@ async fn an_idle_daemon_retires_and_as_many_as_are_always_kept_warm_come_by_them
     assert!(placement.drain(Duration::from_secs(10)).await);
     drop(placement);
     assert_eq!(ground.pods().await.len(), 1, "it is not idle for long yet");
-    ground.settings.pool.idle = Duration::from_secs(1);
-    let placement = ground.placement("worker-2").await;
+    // It starts none, so that neither has to be long enough for one.
+    let mut impatient = ground.settings.clone();
+    let soon = Duration::from_secs(2);
+    (impatient.pool.idle, impatient.pool.start, impatient.gate.limit) = (soon, soon, soon);
+    let placement = ground.placement_with(impatient, "worker-2").await;
     eventually("the idle daemon to be gone", async || ground.pods().await.is_empty()).await;
     drop(placement);
 
