@@ -7,7 +7,7 @@ use fabrique_stage::{AppOptions, Fabrique, MANIFEST, SampleApp, Stage};
 
 use crate::LONG;
 use crate::declarations::{declare, push_manifest};
-use crate::scene::{person_rewrites, rewrite_in};
+use crate::scene::{person_rewrites, scale_out};
 
 pub(crate) const RENDERS: [(&str, &str); 2] = [
     ("FABRIQUE_RENDER__ENABLED", "true"),
@@ -188,10 +188,7 @@ impl DeployedTwice {
         let app = SampleApp::create(&stage, options).await.unwrap();
         let first = app.push("first").await.unwrap();
         let old = deployed(&stage, &app, &first).await;
-        rewrite_in(&app.source, "deploy/overlays/prod/deployment.yaml", |text| {
-            text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
-        })
-        .await;
+        scale_out(&app.source).await;
         let second = app.push("second").await.unwrap();
         let new = deployed(&stage, &app, &second).await;
         stage.settled("citation", 0).await.unwrap();

@@ -11,7 +11,7 @@ use fabrique_ports::records::{Memories as _, Records as _};
 use fabrique_stage::{Settings, Stage};
 
 use crate::LONG;
-use crate::scene::{Scene, rewrite_in, watching_the_message};
+use crate::scene::{Scene, push_scaled_out, watching_the_message};
 
 fn prod() -> EnvironmentName {
     EnvironmentName::parse("prod").unwrap()
@@ -53,11 +53,7 @@ fn last(commits: &[(Revision, Trailers)], channel: Channel) -> Option<Committed>
 
 /// Pushes a change of the overlay alone, and waits until it is deployed.
 async fn scale_out(scene: &Scene) -> String {
-    let file = "deploy/overlays/prod/deployment.yaml";
-    let scaled = |text: String| text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector");
-    rewrite_in(&scene.app.source, file, scaled).await;
-    let revision = scene.app.source.commit("Scale out").await.unwrap();
-    scene.app.source.push().await.unwrap();
+    let revision = push_scaled_out(&scene.app.source).await;
     wait_until("the overlay to advance", LONG, || async {
         let composition = scene.stage.composition(scene.name()).await.ok()??;
         (composition.infra.as_deref() == Some(revision.as_str())).then_some(())

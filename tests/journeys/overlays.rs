@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::LONG;
 use crate::scene::{
-    Scene, look_is_no_attempt, protect_apps, pushes_to_apps, rewrite_in, watching_the_message,
+    Scene, look_is_no_attempt, protect_apps, push_scaled_out, pushes_to_apps, rewrite_in,
+    watching_the_message,
 };
 
 const OVERLAY: &str = "deploy/overlays/prod";
@@ -131,15 +132,10 @@ async fn an_overlay_that_would_be_half_filled_is_not_copied_and_its_author_is_to
 async fn an_overlay_that_the_forge_refuses_is_told_given_up_and_copied_once_it_may_be() {
     let settings = Settings { max_attempts: 2, dead_letter_rest: "1h".to_owned(), ..Settings::default() };
     let scene = Scene::open_on(Stage::builder().settings(settings), watching_the_message()).await;
-    let (stage, source) = (&scene.stage, &scene.app.source);
+    let stage = &scene.stage;
     protect_apps(stage, true).await;
     let before = pushes_to_apps(stage);
-    rewrite_in(source, &format!("{OVERLAY}/deployment.yaml"), |text| {
-        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
-    })
-    .await;
-    let scaled = source.commit("Scale out").await.unwrap();
-    source.push().await.unwrap();
+    let scaled = push_scaled_out(&scene.app.source).await;
 
     let status = stage.status_becomes(&scene.app, &scaled, "error").await.unwrap();
     let said = "given up after 2 attempts: the overlay of prod is not written: ";
@@ -171,12 +167,7 @@ async fn an_overlay_that_the_forge_refuses_is_told_given_up_and_copied_once_it_m
 async fn an_overlay_that_the_forge_refused_heals_by_itself() {
     let scene = Scene::open(watching_the_message()).await;
     protect_apps(&scene.stage, true).await;
-    rewrite_in(&scene.app.source, &format!("{OVERLAY}/deployment.yaml"), |text| {
-        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
-    })
-    .await;
-    let scaled = scene.app.source.commit("Scale out").await.unwrap();
-    scene.app.source.push().await.unwrap();
+    let scaled = push_scaled_out(&scene.app.source).await;
     scene.stage.status_becomes(&scene.app, &scaled, "error").await.unwrap();
     protect_apps(&scene.stage, false).await;
     copied(&scene, &scaled).await;

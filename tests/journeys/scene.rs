@@ -134,6 +134,25 @@ pub(crate) async fn look_is_no_attempt(stage: &Stage, revision: &str, before: us
     assert_eq!(pushes_to_apps(stage), before + attempts, "a look pushed");
 }
 
+/// The deployment of an app's overlay, in its source.
+const DEPLOYMENT: &str = "deploy/overlays/prod/deployment.yaml";
+
+/// Scales an app out in its overlay, which is a change of the infra channel alone. Neither committed nor pushed.
+pub(crate) async fn scale_out(source: &GitRepo) {
+    rewrite_in(source, DEPLOYMENT, |text| {
+        text.replace("spec:\n  selector", "spec:\n  replicas: 3\n  selector")
+    })
+    .await;
+}
+
+/// The same, committed and pushed: the revision.
+pub(crate) async fn push_scaled_out(source: &GitRepo) -> String {
+    scale_out(source).await;
+    let revision = source.commit("Scale out").await.unwrap();
+    source.push().await.unwrap();
+    revision
+}
+
 async fn head_of_apps(stage: &Stage) -> Option<String> {
     stage.bed.gitea().head("cluster", "apps", "main").await.unwrap()
 }

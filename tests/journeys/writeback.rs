@@ -6,15 +6,11 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
 use crate::LONG;
-use crate::scene::{Scene, person_rewrites, rewrite_in, watching_the_message};
+use crate::scene::{Scene, person_rewrites, push_scaled_out, rewrite_in, scale_out, watching_the_message};
 
 const COMPOSITION: &str = "apps/citation/prod/composition.yaml";
 const KUSTOMIZATION: &str = "apps/citation/prod/kustomization.yaml";
 const PATCH: &str = "apps/citation/prod/patch-s3-envfrom.yaml";
-/// A file of the app's overlay, in its source.
-const OVERLAY: &str = "deploy/overlays/prod/deployment.yaml";
-/// What begins its `spec:` once it is scaled out.
-const SCALED: &str = "spec:\n  replicas: 3\n  selector";
 
 /// The newest automatic commit's message on `cluster/apps`.
 async fn newest_message(apps: &GitRepo) -> String {
@@ -164,7 +160,7 @@ async fn a_held_channel_does_not_move_until_the_hold_is_removed_and_the_other_go
     scene.settles_after(person_rewrites(stage, COMPOSITION, hold_image)).await;
     let before = stage.composition("citation").await.unwrap().unwrap();
 
-    rewrite_in(&app.source, OVERLAY, |text| text.replace("spec:\n  selector", SCALED)).await;
+    scale_out(&app.source).await;
     let second = scene.settles_after(async { app.push("second").await.unwrap() }).await;
     let status = stage.status_becomes(app, &second, "success").await.unwrap();
     assert_eq!(status.description, "held by Ada: audit");
@@ -205,9 +201,7 @@ async fn an_overlay_advances_in_a_commit_of_its_own_without_a_build() {
     let scene = Scene::open(watching_the_message()).await;
     let (stage, app) = (&scene.stage, &scene.app);
     let before = stage.composition("citation").await.unwrap().unwrap();
-    rewrite_in(&app.source, OVERLAY, |text| text.replace("spec:\n  selector", SCALED)).await;
-    let scaled = app.source.commit("Scale out").await.unwrap();
-    app.source.push().await.unwrap();
+    let scaled = push_scaled_out(&app.source).await;
 
     wait_until("the overlay to advance", LONG, || async {
         let composition = stage.composition("citation").await.ok()??;

@@ -250,6 +250,15 @@ pub struct Composition {
     pub infra: InfraState,
 }
 
+impl Composition {
+    /// The deployed revisions that automation would move in `environment`, as its registration has it.
+    pub fn followed(&self, environment: &Environment) -> impl Iterator<Item = &Revision> {
+        let image = self.image.deployed.as_ref().filter(|_| environment.image == ImageFrom::Build);
+        let infra = self.infra.deployed.as_ref().filter(|_| matches!(environment.infra, InfraFrom::Head(_)));
+        [image.map(|image| &image.revision), infra.map(|infra| &infra.revision)].into_iter().flatten()
+    }
+}
+
 /// The image channel of a composition.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageState {

@@ -120,12 +120,8 @@ impl<'a> Gathering<'a> {
         self.app.environments.iter().flat_map(|environment| {
             let seen = self.heads.iter().find(|head| head.environment == environment.name);
             let composition = seen.and_then(|head| head.composition.as_ref().ok());
-            let image = composition.and_then(|composition| composition.image.deployed.as_ref());
-            let image = image.filter(|_| environment.image == ImageFrom::Build).map(|image| &image.revision);
-            let infra = composition.and_then(|composition| composition.infra.deployed.as_ref());
-            let infra = infra.filter(|_| matches!(environment.infra, InfraFrom::Head(_)));
-            let infra = infra.map(|infra| &infra.revision);
-            [image, infra].into_iter().flatten().map(|revision| (&environment.name, revision))
+            let followed = composition.into_iter().flat_map(|composition| composition.followed(environment));
+            followed.map(|revision| (&environment.name, revision))
         })
     }
 

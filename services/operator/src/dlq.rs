@@ -57,13 +57,11 @@ impl Operator {
 
 fn stuck(status: &AppStatus) -> Vec<DeadLetter> {
     let app = &status.app;
-    let refused = status.environments.iter().filter_map(|environment| environment.refused.as_ref());
-    let dead =
-        status.failure.iter().chain(refused).filter(|failure| failure.dead).map(|failure| DeadLetter {
-            app: app.clone(),
-            stuck: Stuck::Dead { failure: failure.clone() },
-            remedy: format!("remove the cause, then `fabrique dlq replay {app}`"),
-        });
+    let dead = status.failures().filter(|failure| failure.dead).map(|failure| DeadLetter {
+        app: app.clone(),
+        stuck: Stuck::Dead { failure: failure.clone() },
+        remedy: format!("remove the cause, then `fabrique dlq replay {app}`"),
+    });
     let trouble = |environment: &EnvironmentStatus| {
         let why = environment.trouble.clone()?;
         let remedy = status.way_out(&why);

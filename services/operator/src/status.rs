@@ -190,6 +190,12 @@ pub(crate) fn unseen(app: &AppName) -> WorkItem {
 }
 
 impl AppStatus {
+    /// How attempts failed at what is wanted: the build's, and those to write overlays.
+    pub fn failures(&self) -> impl Iterator<Item = &FailureStatus> {
+        let refused = self.environments.iter().filter_map(|environment| environment.refused.as_ref());
+        self.failure.iter().chain(refused)
+    }
+
     /// Puts together what was read about `app`.
     pub(crate) fn of(app: &App, apps: &Apps, view: &View, decision: &Decision, item: &WorkItem) -> Self {
         let (target, key) = match &view.target {

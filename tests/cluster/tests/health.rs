@@ -32,10 +32,7 @@ async fn an_application_is_healthy_once_it_is_rendered_and_synced_and_not_before
     };
     let without_operation =
         |sync: &str, health: &str| json!({ "sync": { "status": sync }, "health": { "status": health } });
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("argocd-cm.yaml");
-    std::fs::write(&config, manifests::argocd_cm(&json!({})).await.unwrap()).unwrap();
-    for (status, expected) in [
+    let cases = [
         (Value::Null, "Progressing"),
         (json!({}), "Progressing"),
         (json!({ "sync": { "status": "Synced" } }), "Progressing"),
@@ -49,41 +46,40 @@ async fn an_application_is_healthy_once_it_is_rendered_and_synced_and_not_before
         (status("Synced", "Healthy", Some("Succeeded")), "Healthy"),
         (status("Synced", "Degraded", Some("Succeeded")), "Degraded"),
         (without_operation("Synced", "Missing"), "Missing"),
-    ] {
-        let mut application = json!({
-            "apiVersion": "argoproj.io/v1alpha1", "kind": "Application",
-            "metadata": { "name": "base-prod", "namespace": "argocd" },
-        });
-        if !status.is_null() {
-            application["status"] = status.clone();
-        }
-        let file = folder.path().join("application.yaml");
-        std::fs::write(&file, application.to_string()).unwrap();
-        let told = judged(&config, &file).await;
-        assert!(told.contains(&format!("STATUS: {expected}\n")), "{status}: {told}");
-    }
+    ];
+    let application = json!({
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Application",
+        "metadata": { "name": "base-prod", "namespace": "argocd" },
+    });
+    is_judged(application, cases).await;
 }
 
 #[tokio::test]
 async fn a_bucket_is_healthy_once_it_is_bound_and_not_before() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("argocd-cm.yaml");
-    std::fs::write(&config, manifests::argocd_cm(&json!({})).await.unwrap()).unwrap();
-    for (status, expected) in [
+    let cases = [
         (Value::Null, "Progressing"),
         (json!({}), "Progressing"),
         (json!({ "phase": "Pending" }), "Progressing"),
         (json!({ "phase": "Bound" }), "Healthy"),
-    ] {
-        let mut claim = json!({
-            "apiVersion": "objectbucket.io/v1alpha1", "kind": "ObjectBucketClaim",
-            "metadata": { "name": "atlas-datalake", "namespace": "dagster" },
-        });
+    ];
+    let claim = json!({
+        "apiVersion": "objectbucket.io/v1alpha1", "kind": "ObjectBucketClaim",
+        "metadata": { "name": "atlas-datalake", "namespace": "dagster" },
+    });
+    is_judged(claim, cases).await;
+}
+
+/// The object with each status, none where that is null, is as healthy as expected.
+async fn is_judged(object: Value, cases: impl IntoIterator<Item = (Value, &str)>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, file) = (folder.path().join("argocd-cm.yaml"), folder.path().join("object.yaml"));
+    std::fs::write(&config, manifests::argocd_cm(&json!({})).await.unwrap()).unwrap();
+    for (status, expected) in cases {
+        let mut object = object.clone();
         if !status.is_null() {
-            claim["status"] = status.clone();
+            object["status"] = status.clone();
         }
-        let file = folder.path().join("claim.yaml");
-        std::fs::write(&file, claim.to_string()).unwrap();
+        std::fs::write(&file, object.to_string()).unwrap();
         let told = judged(&config, &file).await;
         assert!(told.contains(&format!("STATUS: {expected}\n")), "{status}: {told}");
     }

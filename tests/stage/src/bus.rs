@@ -53,13 +53,8 @@ impl Stage {
     /// # Errors
     /// When it is not in time.
     pub async fn settled(&self, app: &str, since: u64) -> Result<()> {
-        let bus = self.bus().await?;
-        wait_until(&format!("{app} to settle after wake {since}"), self.patience, || async {
-            let wanted = wanted(&bus, app).await.ok().filter(|wanted| *wanted > since)?;
-            let work = newest(&bus, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await.ok()??;
-            (work["done"].as_u64() >= Some(wanted) && work["holder"].is_null()).then_some(())
-        })
-        .await
+        let what = format!("{app} to settle after wake {since}");
+        self.given_back(app, since, &what, |work| work["done"].as_u64()).await
     }
 
     /// Waits until an app was woken after `since`, and a worker that saw every wake is done with it or waits.
@@ -67,12 +62,24 @@ impl Stage {
     /// # Errors
     /// When it is not in time.
     pub async fn looked_at(&self, app: &str, since: u64) -> Result<()> {
+        let what = format!("a look at {app} after wake {since}");
+        let seen = |work: &Value| work["done"].as_u64().max(work["waiting"]["at"].as_u64());
+        self.given_back(app, since, &what, seen).await
+    }
+
+    /// Waits until an app was woken after `since`, nobody holds it, and its record has come to the newest wake.
+    async fn given_back(
+        &self,
+        app: &str,
+        since: u64,
+        what: &str,
+        come_to: impl Fn(&Value) -> Option<u64>,
+    ) -> Result<()> {
         let bus = self.bus().await?;
-        wait_until(&format!("a look at {app} after wake {since}"), self.patience, || async {
+        wait_until(what, self.patience, || async {
             let wanted = wanted(&bus, app).await.ok().filter(|wanted| *wanted > since)?;
             let work = newest(&bus, "KV_FABRIQUE_WORK", &format!("$KV.FABRIQUE_WORK.{app}")).await.ok()??;
-            let seen = work["done"].as_u64().max(work["waiting"]["at"].as_u64());
-            (seen >= Some(wanted) && work["holder"].is_null()).then_some(())
+            (come_to(&work) >= Some(wanted) && work["holder"].is_null()).then_some(())
         })
         .await
     }

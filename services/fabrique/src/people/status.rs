@@ -52,8 +52,7 @@ fn deployed(app: &AppStatus) -> String {
 
 /// The one word that says whether anybody has to act.
 pub(crate) fn state(app: &AppStatus) -> Cell {
-    let refused = app.environments.iter().filter_map(|environment| environment.refused.as_ref());
-    let is_dead = app.failure.iter().chain(refused).any(|failure| failure.dead);
+    let is_dead = app.failures().any(|failure| failure.dead);
     let (tone, word) = match app {
         AppStatus { error: Some(_), .. } => (Tone::Bad, "unknown"),
         AppStatus { running: Some(running), .. } if running.pushed => (Tone::Busy, "pushed"),

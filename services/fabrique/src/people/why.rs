@@ -35,8 +35,7 @@ fn table(why: &Why) -> Table {
         let place = on(why.running_on.as_deref());
         table.fact("building", format!("{build} of {revision}{place}, started {since}"));
     }
-    let refused = app.environments.iter().filter_map(|environment| environment.refused.as_ref());
-    for failure in app.failure.iter().chain(refused) {
+    for failure in app.failures() {
         failure_facts(&mut table, failure);
     }
     table.fact("record", why.record.as_ref().map(record).unwrap_or_default());

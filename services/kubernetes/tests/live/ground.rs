@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fabrique_bed::{Cluster, worker_account};
+use fabrique_bed::{Cluster, wait_until, worker_account};
 use fabrique_core::app::BuildResources;
 use fabrique_core::failure::FailureKind;
 use fabrique_core::id::{AppName, TrustDomain};
@@ -21,8 +21,7 @@ use fabrique_ports::builder::{BuildFailure, Need, Placed, Placement, PlacementLe
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tokio::time::Instant;
+use tokio::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) const REGISTRY: &str = "198.18.0.2";
 const GITEA: &str = "198.18.0.3";
@@ -306,15 +305,13 @@ pub(crate) fn lost() -> BuildFailure {
     BuildFailure::new(FailureKind::Infrastructure, "was lost during the build")
 }
 
-/// Waits for a condition on the cluster, as long again between two looks as a look takes: most of them start kubectl.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let asked = Instant::now();
-        if holds().await {
-            break;
-        }
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
-        tokio::time::sleep(asked.elapsed().max(Duration::from_millis(100))).await;
-    }
+/// Waits for a condition on the cluster.
+pub(crate) async fn eventually(what: &str, holds: impl AsyncFnMut() -> bool) {
+    // One look at a time, which may count them.
+    let holds = Mutex::new(holds);
+    let look = || async {
+        let mut holds = holds.lock().await;
+        holds().await.then_some(())
+    };
+    wait_until(what, Duration::from_secs(60), look).await.unwrap();
 }

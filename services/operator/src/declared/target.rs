@@ -1,6 +1,6 @@
 //! What a declaration says of the revision that it means: its pin, and the migrations there.
 
-use fabrique_core::app::{App, ImageFrom, InfraFrom};
+use fabrique_core::app::{App, ImageFrom};
 use fabrique_core::id::{EnvironmentName, Revision};
 use fabrique_core::relation::Relation;
 use fabrique_declarations::name::RevisionPrefix;
@@ -72,13 +72,9 @@ impl Ground<'_> {
         for environment in &app.environments {
             let name = &environment.name;
             let Ok(Some(composition)) = composition::load(&self.apps.tree, app, name) else { continue };
-            let image = composition.image.deployed.filter(|_| environment.image == ImageFrom::Build);
-            let infra =
-                composition.infra.deployed.filter(|_| matches!(environment.infra, InfraFrom::Head(_)));
-            let revisions = [image.map(|image| image.revision), infra.map(|infra| infra.revision)];
-            for revision in revisions.into_iter().flatten() {
-                let relation = self.source.relation(&app.source.repo, &revision, target).await?;
-                deployed.push((name, revision, relation));
+            for revision in composition.followed(environment) {
+                let relation = self.source.relation(&app.source.repo, revision, target).await?;
+                deployed.push((name, revision.clone(), relation));
             }
         }
         Ok(deployed)
